@@ -30,6 +30,7 @@ from torch import Tensor
 
 from .cuda_build import kernel
 from .cuda_device_code import device_file
+from .launch import planned
 from .unsupported import Unsupported
 
 ALIGNED = 16  # bytes: the widest load of a thread
@@ -51,6 +52,7 @@ FLOATS = {"float": "float32", "double": "float64", "__half": "float16", "__nv_bf
 VECTORS = {"half": "__half", "nv_bfloat16": "__nv_bfloat16"}  # float2 and the like consist of
 VECTORS |= {f"u{name}": f"unsigned {name}" for name in ("char", "short", "int", "long")}
 VECTORS |= {"longlong": "long long", "ulonglong": "unsigned long long"}
+BRACES = re.compile(r"\{(\w+)\}")
 TEMPLATES = {value: name for name, value in FLOATS.items()} | {"int32": "int", "int64": "long long", "bool": "bool"}
 
 
@@ -117,19 +119,34 @@ def cuda_kernel(
         allowed = known if title == "result" or not made else [*known, made]
         if unknown := [word for word in words if word not in allowed]:
             raise ValueError(f"cuda_kernel({name}): {title}: no parameter {unknown[0]}; it has {', '.join(allowed)}")
-    positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    keyword = inspect.Parameter.KEYWORD_ONLY
     signature = inspect.Signature(
-        [inspect.Parameter(word, positional) for word in inputs]
-        + [inspect.Parameter(word, keyword) for word in required]
+        [item for item in parameters if item.name in (*inputs, *required)]
         + [inspect.Parameter(word, keyword, default=value) for word, value in options.items()]
     )
+    defaults = {item.name: item.default for item in parameters if item.name in required} | options
+    complete = inspect.Parameter.empty not in defaults.values()
     files: dict[str, Path] = {}
+    replaced = BRACES.findall(name)
+    grid_of, block_of, shared_of, result_of, arguments_of = map(_reader, (grid, block, shared, result, arguments))
+
+    @planned
+    def launch(device: torch.device, filled: str, blocks: Any, threads: Any, shared: int, *words: Any) -> None:
+        if filled not in files:  # it is read again when the user's Python file is
+            files[filled] = device_file(here / source, filled, folders)
+        built = kernel(files[filled], filled, "nvrtc", device)
+        extents = _extents(name, "grid", blocks), _extents(name, "block", threads)
+        packed = _packed(filled, _types(built.symbol), words, device)
+        if 0 not in extents[0]:
+            built(*extents, *packed, shared=shared, cooperative=cooperative)
 
     def call(*tensors: Any, **more: Any) -> Any:
-        if len(tensors) == len(inputs) and not required and more.keys() <= options.keys():
-            values = {**dict(zip(inputs, tensors, strict=True)), **options, **more}
+        if len(tensors) == len(inputs) and complete and more.keys() <= defaults.keys():
+            values = {**dict(zip(inputs, tensors, strict=True)), **defaults, **more}
         else:
-            values = {**options, **signature.bind(*tensors, **more).arguments}
+            bound = signature.bind(*tensors, **more)
+            bound.apply_defaults()
+            values = dict(bound.arguments)
         originals = [values[word] for word in given]
         first = None
         for word in inputs:
@@ -139,19 +156,12 @@ def cuda_kernel(
         if first is None:
             raise ValueError(f"{name}: none of its arguments is a tensor; give one, on whose GPU it runs")
 
-        def of(field: Any) -> Any:
-            return field(**{word: values[word] for word in wanted[field]}) if callable(field) else field
-
-        filled = _filled(name, values, first)
-        if filled not in files:  # it is read again when the user's Python file is
-            files[filled] = device_file(here / source, filled, folders)
-        built = kernel(files[filled], filled, "nvrtc", first.device)
         if made:
-            values[made] = torch.empty_like(first) if result is None else of(result)
-        blocks, threads = _extents(name, "grid", of(grid)), _extents(name, "block", of(block))
-        packed = _packed(filled, _types(built.symbol), of(arguments), first.device)
-        if 0 not in blocks:
-            built(blocks, threads, *packed, shared=of(shared), cooperative=cooperative)
+            values[made] = torch.empty_like(first) if result is None else result_of(values)
+        filled = _filled(name, first.dtype, tuple([_literal(values.get(word)) for word in replaced]))
+        blocks, threads, words = grid_of(values), block_of(values), arguments_of(values)
+        words = words if isinstance(words, tuple | list) else (words,)
+        launch(first.device, filled, blocks, threads, shared_of(values), *words)
         for word, original in zip(given, originals, strict=True):
             if values[word] is not original:
                 original.copy_(values[word])
@@ -169,18 +179,34 @@ def _plain(name: str, x: Tensor) -> Tensor:
     return x if x.is_contiguous() and not x.data_ptr() % ALIGNED else x.clone(memory_format=torch.contiguous_format)
 
 
-def _filled(name: str, values: Mapping[str, Any], first: Tensor) -> str:
-    """Return the C++ name with ``{T}`` and ``{an option}`` replaced."""
-    if "{" not in name:
-        return name
-    words = {**values, "T": TEMPLATES.get(str(first.dtype).removeprefix("torch."))}
-    if unknown := [word for word in re.findall(r"\{(\w+)\}", name) if words.get(word) is None]:
-        raise ValueError(f"{name}: {unknown[0]} is neither an option of cuda_kernel nor T, the type of a {first.dtype}")
-    return re.sub(r"\{(\w+)\}", lambda match: _literal(words[match[1]]), name)
+@cache
+def _filled(name: str, dtype: torch.dtype, words: tuple[str | None, ...]) -> str:
+    """Return the C++ name with ``{T}`` and ``{an option}`` replaced by ``words``; None is one that is not known."""
+    names = BRACES.findall(name)
+    found = [
+        TEMPLATES.get(str(dtype).removeprefix("torch.")) if one == "T" else word
+        for one, word in zip(names, words, strict=True)
+    ]
+    if None in found:
+        unknown = names[found.index(None)]
+        raise ValueError(f"{name}: {unknown} is neither an option of cuda_kernel nor T, the type of a {dtype}")
+    replacing = iter(found)
+    return BRACES.sub(lambda _: str(next(replacing)), name)
 
 
-def _literal(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _literal(value: Any) -> str | None:
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _reader(field: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a function of the parameters' values that returns ``field``, or what it returns."""
+    if not callable(field):
+        return lambda _: field
+    parameters = inspect.signature(field).parameters
+    names = tuple(parameters)
+    if all(item.kind is item.POSITIONAL_OR_KEYWORD for item in parameters.values()):
+        return lambda values: field(*[values[word] for word in names])
+    return lambda values: field(**{word: values[word] for word in names})
 
 
 def _extents(name: str, title: str, extents: Any) -> tuple[int, int, int]:
@@ -210,11 +236,10 @@ def _types(symbol: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in types if item.strip() not in ("", "void"))
 
 
-def _packed(name: str, types: tuple[str, ...], arguments: Any, device: torch.device) -> list[Any]:
+def _packed(name: str, types: tuple[str, ...], arguments: Sequence[Any], device: torch.device) -> list[Any]:
     """Return the arguments in the types of the kernel's parameters. Raises ValueError, or Unsupported for a dtype."""
-    if not isinstance(arguments, tuple | list) or len(arguments) != len(types):
-        count = len(arguments) if isinstance(arguments, tuple | list) else "no tuple"
-        raise ValueError(f"{name}: arguments gives {count}; the kernel takes {len(types)}: {', '.join(types)}")
+    if len(arguments) != len(types):
+        raise ValueError(f"{name}: arguments gives {len(arguments)}; the kernel takes {len(types)}: {', '.join(types)}")
     packed = []
     for place, (kind, value) in enumerate(zip(types, arguments, strict=True), 1):
         try:
@@ -226,7 +251,7 @@ def _packed(name: str, types: tuple[str, ...], arguments: Any, device: torch.dev
     return packed
 
 
-def _pointer(kind: str, value: Any, device: torch.device) -> int:
+def _pointer(kind: str, value: Any, device: torch.device) -> Tensor | int:
     if value is None:
         return 0
     if not isinstance(value, Tensor):
@@ -236,7 +261,7 @@ def _pointer(kind: str, value: Any, device: torch.device) -> int:
     allowed = _dtypes(kind)
     if allowed and (dtype := str(value.dtype).removeprefix("torch.")) not in allowed:
         raise Unsupported(f"the tensor is {dtype}, and the kernel takes {allowed[0]}; convert it, or change the kernel")
-    return value.data_ptr()
+    return value
 
 
 @cache

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from .launch import Again, Place, Unplanned, record
 from .unsupported import Unsupported
 
 Grid = int | tuple[int, int, int]
-Argument = Any  # int, or a value of ctypes
+Argument = Any  # Tensor, int, or a value of ctypes
+
+ADDRESS = 2**32  # an integer from here on may be an address
 
 # Both limits are from the CUDA C++ Programming Guide.
 FREE_SHARED = 48 * 1024  # bytes of shared memory that a block may use without an attribute of the kernel
@@ -51,7 +56,8 @@ class Kernel(ABC):
         Args:
             grid: number of blocks, or blocks along x, y and z.
             threads: threads of a block, or threads along x, y and z, which the builder "nvrtc" alone allows.
-            *arguments: integers and pointers, eight bytes each, or values of ctypes for the builder "nvrtc".
+            *arguments: tensors, whose addresses are passed, and integers, eight bytes each, or values of ctypes for the
+                builder "nvrtc".
             shared: bytes of dynamic shared memory of a block.
             cluster: blocks of a cluster; required only above 8.
             cooperative: run all blocks at once, so that they can wait for each other. The driver refuses if they do
@@ -64,7 +70,8 @@ class Kernel(ABC):
         """
         if torch.cuda.current_device() != self.device:
             with torch.cuda.device(self.device):
-                return self(grid, threads, *arguments, shared=shared, cluster=cluster, cooperative=cooperative)
+                self(grid, threads, *arguments, shared=shared, cluster=cluster, cooperative=cooperative)
+            return
         self._enter()
         if shared > self._shared:
             self._allow_shared(shared)
@@ -74,9 +81,32 @@ class Kernel(ABC):
             self._clusters_allowed = True
         try:
             blocks = (grid, 1, 1) if isinstance(grid, int) else grid
-            self._launch(blocks, threads, shared, cooperative, arguments)
+            addresses = (word.data_ptr() if isinstance(word, Tensor) else word for word in arguments)
+            self._launch(blocks, threads, shared, cooperative, tuple(addresses))
         except Exception as error:
             raise RuntimeError(f"CUDA error: {error}") from error
+        record(_unwatched, lambda place: self._again(blocks, threads, shared, cooperative, arguments, place))
+
+    def _again(
+        self,
+        grid: tuple[int, int, int],
+        threads: Grid,
+        shared: int,
+        cooperative: bool,
+        arguments: tuple[Argument, ...],
+        place: Callable[[Tensor], Place],
+    ) -> Again:
+        """Return how to launch again on other tensors."""
+        words, pointers = divided(arguments, place)
+
+        def again(addresses: list[int], _: int) -> None:
+            self._enter()
+            now = words.copy()
+            for at, number, offset in pointers:
+                now[at] = addresses[number] + offset
+            self._launch(grid, threads, shared, cooperative, tuple(now))
+
+        return again
 
     def runs_clusters(self, cluster: int, threads: int) -> bool:
         """Return whether this GPU can run a cluster of ``cluster`` blocks. A GPU with clusters always runs 8."""
@@ -114,3 +144,21 @@ class Kernel(ABC):
         self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[Argument, ...]
     ) -> None:
         """Launch on the current stream of the current device, which is the kernel's device."""
+
+
+def divided(
+    arguments: tuple[Argument, ...], place: Callable[[Tensor], Place]
+) -> tuple[list[Argument], list[tuple[int, int, int]]]:
+    """Return the arguments with None for each tensor, and for each tensor where it is: argument, tensor, bytes.
+
+    Raises Unplanned for an integer that may be an address, which a plan must not keep.
+    """
+    pointers = [(at, *place(word)) for at, word in enumerate(arguments) if isinstance(word, Tensor)]
+    if any(isinstance(word, int) and word >= ADDRESS for word in arguments):
+        raise Unplanned("an integer that may be an address")
+    return [None if isinstance(word, Tensor) else word for word in arguments], pointers
+
+
+def _unwatched() -> bool:
+    """Return whether ``Kernel.__call__`` is the one above, which nobody has replaced in order to see launches."""
+    return Kernel.__call__.__module__ == __name__

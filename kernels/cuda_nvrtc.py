@@ -5,21 +5,23 @@ https://docs.nvidia.com/cuda/nvrtc
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
+import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from . import cuda_cache, cuda_sources
-from .cuda_kernel import BuildFailed, Grid, Kernel
+from .cuda_kernel import Argument, BuildFailed, Grid, Kernel, divided
+from .launch import Again, Place
 from .unsupported import Unsupported
-
-if TYPE_CHECKING:
-    from cuda.core import LaunchConfig, Stream
 
 FLAGS = {"std": "c++17", "lineinfo": True}  # lineinfo is for profilers and does not change the machine code
 HEADER = "cuda_runtime_api.h"  # every folder with CUDA's headers has this file
@@ -151,11 +153,10 @@ class _Kernel(Kernel):
     """A kernel from a cubin, launched through the driver."""
 
     def __init__(self, kernel: Any, device: int, symbol: str) -> None:
-        from cuda.core import Device, launch
+        from cuda.core import Device
 
         super().__init__(device, symbol)
         self._kernel = kernel
-        self._launch_now = launch
         self._context = Device(device)
 
     def _enter_thread(self) -> None:
@@ -193,19 +194,47 @@ class _Kernel(Kernel):
     def _launch(
         self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[Any, ...]
     ) -> None:
-        stream = _stream(torch._C._cuda_getCurrentRawStream(self.device))
-        self._launch_now(stream, _config(grid, threads, shared, cooperative), self._kernel, *arguments)
+        from cuda.core import LaunchConfig, Stream, launch
+
+        stream = Stream.from_handle(torch._C._cuda_getCurrentRawStream(self.device))
+        config = LaunchConfig(grid=grid, block=threads, shmem_size=shared, is_cooperative=cooperative)
+        launch(stream, config, self._kernel, *arguments)
+
+    def _again(
+        self,
+        grid: tuple[int, int, int],
+        threads: Grid,
+        shared: int,
+        cooperative: bool,
+        arguments: tuple[Argument, ...],
+        place: Callable[[Tensor], Place],
+    ) -> Again:
+        if cooperative:
+            return super()._again(grid, threads, shared, cooperative, arguments, place)
+        words, pointers = divided(arguments, place)
+        # The driver takes the addresses of the arguments. It copies them before it returns.
+        cells = [ctypes.c_uint64(word or 0) if isinstance(word, int | None) else word for word in words]
+        parameters = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
+        sizes = (*grid, *((threads, 1, 1) if isinstance(threads, int) else threads), shared)
+        launch, handle, lock = _launcher(), int(self._kernel.handle), threading.Lock()
+
+        def again(addresses: list[int], stream: int) -> None:
+            self._enter()
+            with lock:
+                for at, number, offset in pointers:
+                    cells[at].value = addresses[number] + offset
+                failed = launch(handle, *sizes, stream, parameters, None)
+            if failed:  # the same with the error's words
+                self(grid, threads, *cells, shared=shared)
+
+        return again
 
 
 @cache
-def _stream(handle: int) -> Stream:
-    from cuda.core import Stream
-
-    return Stream.from_handle(handle)
-
-
-@cache
-def _config(grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool) -> LaunchConfig:
-    from cuda.core import LaunchConfig
-
-    return LaunchConfig(grid=grid, block=threads, shmem_size=shared, is_cooperative=cooperative)
+def _launcher() -> Callable[..., int]:
+    """Return the driver's function that launches a kernel."""
+    launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    pointer = ctypes.c_void_p
+    launch.argtypes = [pointer, *[ctypes.c_uint] * 7, pointer, pointer, pointer]
+    launch.restype = ctypes.c_int
+    return launch

@@ -23,6 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .triton_launch import each_time, repeatable
+
 # Matrices are padded with zeros to whole tiles, so that kernels read them without masks.
 ROWS = 128  # the number of rows is padded to a multiple of this
 DEPTH = 64  # the length of the axis of the sum is padded to a multiple of this
@@ -237,9 +239,9 @@ def split_points(a: Tensor, b: Tensor, *, depth: int, parts: int) -> tuple[Halve
     centred = parts == 2
     d = a.shape[1]
     apart = centred and d > IN_PLACE
-    centre = torch.empty(d if apart else 0, dtype=torch.float32, device=a.device)
+    centre = each_time(torch.empty, d if apart else 0, dtype=torch.float32, device=a.device)
     if apart:
-        _find_centre[(triton.cdiv(d, CENTRES),)](
+        repeatable(_find_centre)[(triton.cdiv(d, CENTRES),)](
             a, *a.stride(), a.shape[0], b, *b.stride(), b.shape[0], d, centre,
             SAMPLES=SAMPLES, BLOCK=CENTRES, num_warps=4,
         )  # fmt: skip
@@ -260,7 +262,7 @@ def _launch(
     block = min(WHOLE, triton.next_power_of_2(width))
     rows = max(1, TOGETHER // block)
     first, second = _room(a, width, parts, norms), _room(b, width, parts, norms)
-    _split_both[(triton.cdiv(n, rows) + triton.cdiv(m, rows),)](
+    repeatable(_split_both)[(triton.cdiv(n, rows) + triton.cdiv(m, rows),)](
         a, *a.stride(), n, first.data, first.lo, first.norms, first.scales,
         b, *b.stride(), m, second.data, second.lo, second.norms, second.scales, d, width, centre,
         CENTRE=norms and parts == 2 and not samples, SAMPLES=samples, NORMS=norms, PARTS=parts,
@@ -276,9 +278,9 @@ def warps_for(elements: int) -> int:
 
 def _room(x: Tensor, width: int, parts: int, norms: bool) -> Halves:
     lo = triton.cdiv(x.shape[0], ROWS) * ROWS
-    data = torch.empty(parts * lo, width, dtype=torch.float16, device=x.device)
-    scales = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
-    return Halves(data, lo, scales, torch.empty_like(scales) if norms else scales)
+    data = each_time(torch.empty, parts * lo, width, dtype=torch.float16, device=x.device)
+    scales = each_time(torch.empty, x.shape[0], dtype=torch.float32, device=x.device)
+    return Halves(data, lo, scales, each_time(torch.empty_like, scales) if norms else scales)
 
 
 @triton.jit
@@ -308,10 +310,12 @@ def split_columns(x: Tensor) -> Halves:
     """Scale and split the columns of ``x`` [d, m], float32, in place. A column with infinity or NaN becomes zeros."""
     rows, cols = x.shape
     lo, width = triton.cdiv(rows, DEPTH) * DEPTH, triton.cdiv(cols, ROWS) * ROWS
-    data = torch.empty(2 * lo, width, dtype=torch.float16, device=x.device)
-    scales = torch.empty(cols, dtype=torch.float32, device=x.device)
-    peaks = torch.zeros(cols, dtype=torch.int32, device=x.device)
+    data = each_time(torch.empty, 2 * lo, width, dtype=torch.float16, device=x.device)
+    scales = each_time(torch.empty, cols, dtype=torch.float32, device=x.device)
+    peaks = each_time(torch.zeros, cols, dtype=torch.int32, device=x.device)
     grid = (triton.cdiv(lo, SQUARE) * triton.cdiv(cols, SQUARE),)
-    _column_peaks[grid](x, *x.stride(), rows, cols, peaks, SQUARE=SQUARE, num_warps=4)
-    _split_columns[grid](x, *x.stride(), rows, cols, peaks, data, lo, width, scales, SQUARE=SQUARE, num_warps=4)
+    repeatable(_column_peaks)[grid](x, *x.stride(), rows, cols, peaks, SQUARE=SQUARE, num_warps=4)
+    repeatable(_split_columns)[grid](
+        x, *x.stride(), rows, cols, peaks, data, lo, width, scales, SQUARE=SQUARE, num_warps=4
+    )
     return Halves(data, lo, scales, scales)

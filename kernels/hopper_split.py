@@ -26,6 +26,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from .fp16_split import Halves
 from .hopper_pipeline import barriers, leave, place, room, root, wait_empty, wait_full
 from .triton_device import multiprocessors
+from .triton_launch import repeatable
 
 ROWS = gl.constexpr(128)  # rows of a tile of y
 OWN = gl.constexpr(64)  # rows of a warpgroup's half of it
@@ -206,7 +207,7 @@ def ring(
     n, m = y.shape
     b_box = (depth, COLS.value) if b_columns else (COLS.value, depth)
     tiles = triton.cdiv(n, ROWS.value) * triton.cdiv(m, COLS.value)
-    return _ring[(min(tiles, multiprocessors(y)),)](
+    return repeatable(_ring)[(min(tiles, multiprocessors(y)),)](
         tiles_of(a.data, ROWS.value, depth), tiles_of(b.data, *b_box), y,
         a.norms, a.scales, b.norms, b.scales, n, m, a.lo, b.lo, a.data.shape[1], 1.0,
         DISTANCES=distances, B_COLUMNS=b_columns, ALL=all_products, DEPTH=depth, GROUP=group,

@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .tensor_cores import gdc_launch_dependents, has_descriptors
-from .triton_device import interpreted, on_device_of
+from .triton_device import interpreted
+from .triton_launch import each_time, repeatable
 
 ALIGNED = 16  # bytes: the base address and the row stride of a descriptor are multiples of this
 LINE = 128  # bytes: rows of padded matrices begin at multiples of this
@@ -60,9 +61,9 @@ def room(rows: int, cols: int, like: Tensor, unit: int = ALIGNED) -> Tensor:
     """
     size = like.element_size()
     if cols * size % unit == 0:
-        return torch.empty(rows, cols, dtype=like.dtype, device=like.device)
+        return each_time(torch.empty, rows, cols, dtype=like.dtype, device=like.device)
     width = triton.cdiv(cols * size, LINE) * LINE // size
-    return torch.empty(rows, width, dtype=like.dtype, device=like.device)[:, :cols]
+    return each_time(torch.empty, rows, width, dtype=like.dtype, device=like.device)[:, :cols]
 
 
 def padded(*matrices: Tensor, unit: int = ALIGNED) -> list[Tensor]:
@@ -76,9 +77,8 @@ def padded(*matrices: Tensor, unit: int = ALIGNED) -> list[Tensor]:
     for x, out in zip(matrices, copies, strict=True):
         sides.append((x.detach().view(bits), out.view(bits), *x.shape, *x.stride(), out.stride(0)))
         programs += triton.cdiv(x.shape[0], ROWS) * triton.cdiv(out.stride(0), COLS)
-    with on_device_of(matrices[0]):
-        early = supports_early_start(copies[0])
-        _pad[(programs,)](*sides[0], *sides[-1], ROWS=ROWS, COLS=COLS, EARLY=early, num_warps=4)
+    early = supports_early_start(copies[0])
+    repeatable(_pad)[(programs,)](*sides[0], *sides[-1], ROWS=ROWS, COLS=COLS, EARLY=early, num_warps=4)
     return copies
 
 

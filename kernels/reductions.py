@@ -19,7 +19,6 @@ A maximum is NaN if an element is NaN, and the place is then that of the first N
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import triton
@@ -27,7 +26,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .stream_memory import counters
-from .triton_device import multiprocessors, on_device_of, require_floats, require_gpu
+from .triton_device import multiprocessors, require_floats, require_gpu
+from .triton_launch import each_time, planned, repeatable
 
 WARPS = 8  # of a program that loops
 TILE = 4096  # elements of a row, of up to 32 bits, that a loop adds at once: 16 accumulators for each thread
@@ -276,9 +276,7 @@ def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: b
     return Plan(together, step, unroll, groups, all_rounds // segments, all_rounds % segments, segments, warps)
 
 
-_known_plan = lru_cache(maxsize=4096)(plan_for)
-
-
+@planned
 def reduce(op: str, x: Tensor, dim: str | int) -> Tensor:
     """Reduce ``x`` [rows, cols] to a number (``dim="all"``), or along dimension 0 or 1. The result is contiguous.
 
@@ -297,7 +295,7 @@ def reduce(op: str, x: Tensor, dim: str | int) -> Tensor:
     if x.dim() != 2 or dim not in ("all", 0, 1):
         raise ValueError(f"{x.dim()} dimensions and dim={dim!r}: give a matrix, and dim all, 0 or 1")
     shape = () if dim == "all" else (x.shape[1 - int(dim)],)
-    y = torch.empty(shape, dtype=torch.int64 if op == "argmax" else x.dtype, device=x.device)
+    y = each_time(torch.empty, shape, dtype=torch.int64 if op == "argmax" else x.dtype, device=x.device)
     if y.numel() == 0:
         return y
     if x.numel() == 0:
@@ -305,8 +303,7 @@ def reduce(op: str, x: Tensor, dim: str | int) -> Tensor:
             raise ValueError("a matrix without elements has no maximum: give at least one element")
         return y.zero_()
     flat, inner = _as_outputs(x, dim)
-    with on_device_of(x):
-        _launch(op, flat, inner, y)
+    _launch(op, flat, inner, y)
     return y
 
 
@@ -332,7 +329,7 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
     if shifted:
         x = x.as_strided(x.shape, x.stride(), x.storage_offset() - lead) if lead else x
         unit = 1
-    plan = (plan_for if torch.compiler.is_compiling() else _known_plan)(
+    plan = plan_for(
         op,
         outs,
         count + wide - 1 if shifted else count,
@@ -345,10 +342,11 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
     values = places = counted = y  # unused if each output has one program
     if plan.segments > 1:
         partial = plan.groups * plan.segments * plan.outs
-        values = torch.empty(partial, dtype=arithmetic, device=x.device)
-        places = torch.empty(partial if op == "argmax" else 0, dtype=torch.int64, device=x.device)
+        values = each_time(torch.empty, partial, dtype=arithmetic, device=x.device)
+        if op == "argmax":
+            places = each_time(torch.empty, partial, dtype=torch.int64, device=x.device)
         counted = counters(x, plan.groups)
-    _reduce[(plan.groups, plan.segments)](
+    repeatable(_reduce)[(plan.groups, plan.segments)](
         x,
         y,
         values,

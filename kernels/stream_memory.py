@@ -14,6 +14,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from .launch import each_time
+
 PIECE = 128  # bytes; a piece is a multiple
 RESERVED_CAPTURES = 40  # captures for which a launch outside a capture reserves memory
 
@@ -30,42 +32,42 @@ class StreamMemory:
         self._next = 0  # the first unused byte of the last one
 
     def take(self, size: int) -> Tensor:
-        """Return ``size`` bytes or more for a launch on the current stream: zeros, or as the last launch left them.
+        """Return int32 of ``size`` bytes, or more, for a launch on the current stream: zeros, or as the last left it.
 
         Keep the tensor until the launch. Another thread may replace it by a larger one, and then it would be freed.
         """
         size = -(-size // PIECE) * PIECE
         with self._lock:  # threads may share a stream, and captures share the reserve
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-            if torch.cuda.is_current_stream_capturing():
+            if torch._C._cuda_isCurrentStreamCapturing():
                 key = _capture_of(stream), stream
                 mine = self._of_capture.get(key)
-                if mine is None or mine.numel() < size:
+                if mine is None or mine.nbytes < size:
                     mine = self._of_capture[key] = self._captured(size)
                 return mine
             self._of_capture.clear()  # a capture of another thread then takes another piece, which is correct too
             self._refill(size)
             mine = self._of_stream.get(stream)
-            if mine is None or mine.numel() < size:
+            if mine is None or mine.nbytes < size:
                 mine = self._of_stream[stream] = self._zeros(size)
             return mine
 
     def _captured(self, size: int) -> Tensor:
-        if not self._reserve or self._next + size > self._reserve[-1].numel():
+        if not self._reserve or self._next + size > self._reserve[-1].nbytes:
             return self._zeros(size)  # filled by a node of the graph: correct, and 2 us slower
-        mine = self._reserve[-1][self._next : self._next + size]
+        mine = self._reserve[-1][self._next // 4 : (self._next + size) // 4]
         self._next += size
         return mine
 
     def _refill(self, size: int) -> None:
-        if self._reserve and self._reserve[-1].numel() - self._next >= RESERVED_CAPTURES // 2 * size:
+        if self._reserve and self._reserve[-1].nbytes - self._next >= RESERVED_CAPTURES // 2 * size:
             return
         self._reserve.append(self._zeros(RESERVED_CAPTURES * size))
         self._next = 0
         torch.cuda.current_stream().synchronize()  # other streams will use it
 
     def _zeros(self, size: int) -> Tensor:
-        return torch.zeros(size, dtype=torch.uint8, device=self.device)
+        return torch.zeros(size // 4, dtype=torch.int32, device=self.device)
 
 
 def _capture_of(stream: int) -> int:
@@ -80,8 +82,12 @@ def _capture_of(stream: int) -> int:
 def counters(like: Tensor, count: int) -> Tensor:
     """Return ``count`` int32 counters for a launch on the device of ``like``. They are 0, and 0 again after it."""
     if torch.compiler.is_compiling() or not like.is_cuda:
-        return torch.zeros(count, dtype=torch.int32, device=like.device)
-    return _counters_of(like.device.index).take(4 * count).view(torch.int32)
+        return each_time(torch.zeros, count, dtype=torch.int32, device=like.device)
+    return each_time(_taken, like.device.index, 4 * count)
+
+
+def _taken(index: int, size: int) -> Tensor:
+    return _counters_of(index).take(size)
 
 
 @cache

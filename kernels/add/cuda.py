@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from ..cuda_build import TYPES, kernel, require_type, source
+from ..launch import each_time, planned
 from ._alike import require_alike
 
 ACCESS = 16  # bytes that a thread reads at once
 
 
+@planned
 def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc", threads: int = 256) -> Tensor:
     """Compute ``a + b``; shapes and dtypes as in ``kernels.add``. ``y`` is contiguous.
 
@@ -31,10 +33,10 @@ def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc",
     require_alike(a, b)
     require_type("add", a, "convert a and b from")
     a, b = a.contiguous(), b.contiguous()
-    y = torch.empty_like(a)
+    y = each_time(torch.empty_like, a)
     aligned = "true" if a.data_ptr() % ACCESS == b.data_ptr() % ACCESS == 0 else "false"
     launch = kernel(code, f"add_kernel<{TYPES[a.dtype]}, {aligned}, {threads}>", build, a.device)
     if a.numel():
         blocks = -(-a.numel() // (threads * ACCESS // a.element_size()))
-        launch(blocks, threads, a.data_ptr(), b.data_ptr(), y.data_ptr(), a.numel())
+        launch(blocks, threads, a, b, y, a.numel())
     return y

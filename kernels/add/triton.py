@@ -7,7 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton_device import LANES, on_device_of, programs_for, require_gpu
+from ..triton_device import LANES, programs_for, require_gpu
+from ..triton_launch import each_time, planned, repeatable
 from ._alike import require_alike
 
 BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
@@ -32,6 +33,7 @@ def _sum(a_ptr, b_ptr, y_ptr, index, inside):
     tl.store(y_ptr + index, a + b, mask=inside)
 
 
+@planned
 def add(a: Tensor, b: Tensor, *, BLOCK: int = BLOCK, num_warps: int = 4) -> Tensor:
     """Compute ``a + b``; shapes and dtypes as in ``kernels.add``. ``y`` is contiguous.
 
@@ -51,8 +53,7 @@ def add(a: Tensor, b: Tensor, *, BLOCK: int = BLOCK, num_warps: int = 4) -> Tens
     require_gpu(a)
     require_alike(a, b)
     a, b = a.contiguous(), b.contiguous()
-    y = torch.empty_like(a)
+    y = each_time(torch.empty_like, a)
     if a.numel():
-        with on_device_of(a):
-            _add[(programs_for(a.numel(), BLOCK),)](a, b, y, a.numel(), BLOCK=BLOCK, num_warps=num_warps)
+        repeatable(_add)[(programs_for(a.numel(), BLOCK),)](a, b, y, a.numel(), BLOCK=BLOCK, num_warps=num_warps)
     return y

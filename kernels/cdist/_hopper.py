@@ -31,6 +31,7 @@ from ..hopper_split import (
     tiles_of,
 )
 from ..triton_device import multiprocessors
+from ..triton_launch import repeatable
 
 
 @gluon.jit
@@ -170,7 +171,7 @@ def stay(a: Halves, b: Halves, y: Tensor, *, all_products: bool, depth: int, slo
     """
     n, m = y.shape
     tiles = triton.cdiv(n, ROWS.value) * triton.cdiv(m, COLS.value)
-    return _stay[(min(tiles, multiprocessors(y)),)](
+    return repeatable(_stay)[(min(tiles, multiprocessors(y)),)](
         tiles_of(a.data, ROWS.value, depth), tiles_of(b.data, COLS.value, depth),
         tiles_of(y, OWN.value, COLS.value),
         a.norms, a.scales, b.norms, b.scales, n, m, a.lo, b.lo, 1.0,

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from ..cuda_build import TYPES, kernel, require_type, rows_are_aligned, source, with_dense_rows
+from ..launch import each_time, planned
 from ._points import require_points
 
 THREADS = 256
 
 
+@planned
 def cdist(a: Tensor, b: Tensor, *, p: int, variant: str = "default", build: str = "nvrtc") -> Tensor:
     """Compute the distances between the rows of ``a`` and ``b``; shapes and dtypes as in ``kernels.cdist``.
 
@@ -31,11 +33,11 @@ def cdist(a: Tensor, b: Tensor, *, p: int, variant: str = "default", build: str 
     require_type("cdist", a, "convert a and b from")
     a, b = with_dense_rows(a), with_dense_rows(b)
     (n, d), m = a.shape, b.shape[0]
-    y = a.new_empty(n, m)
+    y = each_time(torch.empty, n, m, dtype=a.dtype, device=a.device)
     aligned = "true" if rows_are_aligned(a, b, y) else "false"
     launch = kernel(source(__file__, variant), f"cdist_kernel<{TYPES[a.dtype]}, {aligned}>", build, a.device)
     if y.numel():
         rows, cols = (64, 32) if a.dtype == torch.float64 else (128, 64)
         grid = -(-n // rows) * -(-m // cols)
-        launch(grid, THREADS, a.data_ptr(), b.data_ptr(), y.data_ptr(), n, m, d, a.stride(0), b.stride(0))
+        launch(grid, THREADS, a, b, y, n, m, d, a.stride(0), b.stride(0))
     return y

@@ -31,6 +31,7 @@ from ..tensor_cores import (
     tiles_of,
 )
 from ..triton_device import multiprocessors, require_floats, require_gpu, require_products
+from ..triton_launch import each_time, planned, repeatable
 from ._points import require_points
 
 GROUP = 8  # rows of tiles that are visited together
@@ -194,6 +195,7 @@ def _differences(
     tl.store(y + rows[:, None] * m + cols[None, :], distances.to(y.dtype.element_ty), mask=inside)
 
 
+@planned
 def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
     """Compute the distances between the rows of ``a`` and ``b``; shapes and dtypes as in ``kernels.cdist``.
 
@@ -209,7 +211,7 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
     require_floats(a)
     require_products()
     require_points(a, b, p)
-    y = torch.empty(a.shape[0], b.shape[0], dtype=a.dtype, device=a.device)
+    y = each_time(torch.empty, a.shape[0], b.shape[0], dtype=a.dtype, device=a.device)
     if y.numel() == 0 or a.shape[1] == 0:
         return y.zero_()
     # Triton launches on the current device, which may not be that of a.
@@ -238,7 +240,7 @@ def _launch_differences(a: Tensor, b: Tensor, y: Tensor) -> object:
     double = a.dtype == torch.float64
     rows, cols, warps = (32, 32, 4) if double else DIFFERENCES
     together = 1 if double else d
-    return _differences[(triton.cdiv(n, rows) * triton.cdiv(m, cols),)](
+    return repeatable(_differences)[(triton.cdiv(n, rows) * triton.cdiv(m, cols),)](
         a, *a.stride(), b, *b.stride(), y, n, m, d // together,
         ARITHMETIC=tl.float64 if double else tl.float32, TOGETHER=together, ROWS=rows, COLS=cols, num_warps=warps,
     )  # fmt: skip
@@ -274,7 +276,7 @@ def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: 
     }
     tiles = triton.cdiv(n, plan.rows) * triton.cdiv(m, plan.cols)
     programs = min(plan.programs * multiprocessors(y) or tiles, tiles)
-    return _tiles[(programs,)](*points, a.data.shape[1], 1.0, GROUP=GROUP, **constants)
+    return repeatable(_tiles)[(programs,)](*points, a.data.shape[1], 1.0, GROUP=GROUP, **constants)
 
 
 def _launch_roles(a: Halves, b: Halves, y: Tensor, plan: Plan, *, every: bool) -> object:

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton_device import on_device_of, require_floats, require_gpu
+from ..triton_device import require_floats, require_gpu
+from ..triton_launch import each_time, planned, repeatable
 
 BLOCK_BYTES = 16_384  # the longest block of a row, in the arithmetic type
 PROGRAM_BYTES = 8192  # the least of a program, in the arithmetic type: it takes several short rows
@@ -52,6 +53,7 @@ def _cumsum(
         tl.store(y_ptr + col, y.to(y_ptr.dtype.element_ty), mask=(row < rows) & (col < cols))
 
 
+@planned
 def cumsum(x: Tensor) -> Tensor:
     """Compute the cumulative sum of each row of ``x``; shapes and dtypes as in ``kernels.cumsum``. ``y`` is contiguous.
 
@@ -66,23 +68,22 @@ def cumsum(x: Tensor) -> Tensor:
     rows, cols = x.shape
     if x.stride(1) != 1:
         x = x.contiguous()
-    y = torch.empty((rows, cols), dtype=x.dtype, device=x.device)
+    y = each_time(torch.empty, (rows, cols), dtype=x.dtype, device=x.device)
     if x.numel():
         arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
         together, block, warps = shape_for(cols, max(4, x.element_size()))
-        with on_device_of(x):
-            _cumsum[(triton.cdiv(rows, together),)](
-                x,
-                y,
-                x.stride(0),
-                rows,
-                cols,
-                ARITHMETIC=arithmetic,
-                ROWS=together,
-                BLOCK=block,
-                LONG=cols > LONGEST,
-                num_warps=warps,
-            )
+        repeatable(_cumsum)[(triton.cdiv(rows, together),)](
+            x,
+            y,
+            x.stride(0),
+            rows,
+            cols,
+            ARITHMETIC=arithmetic,
+            ROWS=together,
+            BLOCK=block,
+            LONG=cols > LONGEST,
+            num_warps=warps,
+        )
     return y
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..cuda_build import TYPES, kernel, require_type, source
+from ..launch import each_time, planned
 from ..unsupported import Unsupported
 from ._form import is_tanh
 
@@ -14,6 +15,7 @@ ACCESS = 16  # bytes that a thread reads at once
 LECTURE_THREADS = 1024
 
 
+@planned
 def gelu(x: Tensor, *, form: str, variant: str = "default", build: str = "nvrtc") -> Tensor:
     """Compute GELU of each element of ``x``; shapes and dtypes as in ``kernels.gelu``. ``y`` is contiguous.
 
@@ -33,7 +35,7 @@ def gelu(x: Tensor, *, form: str, variant: str = "default", build: str = "nvrtc"
     require_type("gelu", x, "convert x from")
     code = source(__file__, variant)
     x = x.contiguous()
-    y = torch.empty_like(x)
+    y = each_time(torch.empty_like, x)
     if variant == "lecture":
         if x.dtype != torch.float32 or not tanh:
             raise Unsupported("variant=lecture computes float32 and form=tanh only; use the default variant")
@@ -44,5 +46,5 @@ def gelu(x: Tensor, *, form: str, variant: str = "default", build: str = "nvrtc"
         threads, elements = THREADS, THREADS * ACCESS // x.element_size()
     launch = kernel(code, name, build, x.device)
     if x.numel():
-        launch(-(-x.numel() // elements), threads, x.data_ptr(), y.data_ptr(), x.numel())
+        launch(-(-x.numel() // elements), threads, x, y, x.numel())
     return y

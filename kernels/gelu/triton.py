@@ -23,7 +23,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..second_derivative import no_second_derivative
-from ..triton_device import LANES, on_device_of, programs_for, require_floats, require_gpu
+from ..triton_device import LANES, programs_for, require_floats, require_gpu
+from ..triton_launch import each_time, planned, repeatable
 from ._form import is_tanh
 
 LARGEST = 1024  # elements of a program of the forward: with 4 warps, one 128-bit access of a thread in 16 bits
@@ -162,33 +163,38 @@ def gelu(x: Tensor, *, form: str, BLOCK: int | None = None, num_warps: int = 4) 
     """
     tanh = is_tanh(form)
     if x.requires_grad and torch.is_grad_enabled():
-        y: Tensor = _Differentiable.apply(x, form, BLOCK, num_warps)
+        y: Tensor = _Differentiable.apply(x, tanh, BLOCK, num_warps)
         return y
+    return _forward(x, tanh, BLOCK, num_warps)
+
+
+@planned
+def _forward(x: Tensor, tanh: bool, BLOCK: int | None, num_warps: int) -> Tensor:
     require_gpu(x)
     require_floats(x)
     x = x.contiguous()
-    y = torch.empty_like(x)
+    y = each_time(torch.empty_like, x)
     if x.numel() == 0:
         return y
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     block = BLOCK or (LARGEST if x.numel() >= FEW else LARGEST // x.element_size())
     grid = (programs_for(x.numel(), block),)
-    with on_device_of(x):
-        _gelu[grid](x, y, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=block, num_warps=num_warps)
+    repeatable(_gelu)[grid](x, y, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=block, num_warps=num_warps)
     return y
 
 
-def _backward(x: Tensor, dy: Tensor, form: str) -> Tensor:
+@planned
+def _backward(x: Tensor, dy: Tensor, tanh: bool) -> Tensor:
     """Return the gradient of ``x``, given the gradient ``dy`` of ``y``."""
     x, dy = x.contiguous(), dy.contiguous()
-    dx = torch.empty_like(x)
+    dx = each_time(torch.empty_like, x)
     if x.numel() == 0:
         return dx
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     block = BACKWARD_BYTES[x.element_size()] // x.element_size()
     grid = (programs_for(x.numel(), block),)
-    with on_device_of(x):
-        _gelu_backward[grid](x, dy, dx, x.numel(), TANH=form == "tanh", ARITHMETIC=arithmetic, BLOCK=block, num_warps=4)
+    kernel = repeatable(_gelu_backward)
+    kernel[grid](x, dy, dx, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=block, num_warps=4)
     return dx
 
 
@@ -196,12 +202,12 @@ class _Differentiable(torch.autograd.Function):
     """``gelu`` for autograd, which saves x only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, form: str, block: int | None, warps: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, tanh: bool, block: int | None, warps: int) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.form = form
-        return gelu(x, form=form, BLOCK=block, num_warps=warps)
+        ctx.tanh = tanh
+        return _forward(x, tanh, block, warps)
 
     @staticmethod
     @no_second_derivative
     def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None, None, None]:
-        return _backward(saved[0], dy, ctx.form), None, None, None
+        return _backward(saved[0], dy, ctx.tanh), None, None, None

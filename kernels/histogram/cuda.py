@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..cuda_build import kernel, source
 from ..cuda_kernel import FREE_SHARED
+from ..launch import each_time, planned
 from ..unsupported import Unsupported
 
 THREADS = 1024  # threads of a block, as in histogram.cu
@@ -16,6 +17,7 @@ COUNTER_BYTES = 4
 MOST_COPIES = 32  # of each counter: one for each lane of a warp
 
 
+@planned
 def histogram(x: Tensor, *, bins: int, variant: str = "default", build: str = "nvrtc") -> Tensor:
     """Count the elements of ``x`` in each bin; shapes and dtypes as in ``kernels.histogram``.
 
@@ -40,11 +42,11 @@ def histogram(x: Tensor, *, bins: int, variant: str = "default", build: str = "n
         copies = copies_for(bins)
         arguments, shared = f"{copies}, {aligned}", bins * copies * COUNTER_BYTES
     launch = kernel(code, f"histogram_kernel<{arguments}>", build, x.device)
-    y = torch.zeros(bins, dtype=torch.int64, device=x.device)
+    y = each_time(torch.zeros, bins, dtype=torch.int64, device=x.device)
     if x.numel():
         most = BLOCKS * torch.cuda.get_device_properties(x.device).multi_processor_count
         blocks = min(most, -(-x.numel() // (THREADS * ACCESS // x.element_size())))
-        launch(blocks, THREADS, x.data_ptr(), y.data_ptr(), x.numel(), bins, shared=shared)
+        launch(blocks, THREADS, x, y, x.numel(), bins, shared=shared)
     return y
 
 

@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton_device import multiprocessors, on_device_of, require_gpu
+from ..triton_device import multiprocessors, require_gpu
+from ..triton_launch import each_time, planned, repeatable
 from ..unsupported import Unsupported
 
 BLOCK = 2048  # elements: with 4 warps, four accesses of 128 bits of a thread
@@ -53,6 +54,7 @@ def _count_elements(x_ptr, y_ptr, count, bins, BLOCK: tl.constexpr):
     tl.atomic_add(y_ptr + bin, tl.full((BLOCK,), 1, tl.int64), mask=inside)
 
 
+@planned
 def histogram(x: Tensor, *, bins: int) -> Tensor:
     """Count the elements of ``x`` in each bin; shapes and dtypes as in ``kernels.histogram``.
 
@@ -66,15 +68,14 @@ def histogram(x: Tensor, *, bins: int) -> Tensor:
     if x.dtype != torch.float32:
         raise Unsupported(f"this kernel takes torch.float32; convert from {x.dtype}")
     x = x.contiguous()
-    y = torch.zeros(bins, dtype=torch.int64, device=x.device)
+    y = each_time(torch.zeros, bins, dtype=torch.int64, device=x.device)
     blocks = triton.cdiv(x.numel(), BLOCK)
     if not blocks:
         return y
-    with on_device_of(x):
-        if bins <= MOST_BINS:
-            programs = min(blocks, PROGRAMS * multiprocessors(x))
-            padded = triton.next_power_of_2(bins)
-            _count_blocks[(programs,)](x, y, x.numel(), bins, BINS=padded, BLOCK=BLOCK, num_warps=WARPS)
-        else:
-            _count_elements[(blocks,)](x, y, x.numel(), bins, BLOCK=BLOCK, num_warps=WARPS)
+    if bins <= MOST_BINS:
+        programs = min(blocks, PROGRAMS * multiprocessors(x))
+        padded = triton.next_power_of_2(bins)
+        repeatable(_count_blocks)[(programs,)](x, y, x.numel(), bins, BINS=padded, BLOCK=BLOCK, num_warps=WARPS)
+    else:
+        repeatable(_count_elements)[(blocks,)](x, y, x.numel(), bins, BLOCK=BLOCK, num_warps=WARPS)
     return y

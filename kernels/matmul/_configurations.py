@@ -121,7 +121,6 @@ LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may nee
 SKINNY_ROWS = 64  # rows of the narrow operand, at most; beyond, its tile is larger than that of the wide operand
 
 
-@lru_cache(maxsize=4096)
 def configuration(
     m: int,
     n: int,
@@ -489,7 +488,6 @@ def pointers(
     return replace(wide, copies=True) if _copying_us(copied, dtype) + time < limit else how
 
 
-@lru_cache(maxsize=4096)
 def _pointers(
     m: int,
     n: int,

@@ -13,13 +13,6 @@ from ..padding import ALIGNED, LINE, padded
 from ..tensor_cores import TensorDescriptor
 
 
-class _Described(TensorDescriptor or object):  # type: ignore[misc]
-    """A descriptor without checks. Checking takes 1 us of the about 10 us that a launch takes on the host."""
-
-    def __post_init__(self) -> None:
-        """Skip the checks of TensorDescriptor: ``strides_of`` has made them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A tensor [rows, k], or its transpose, as a descriptor reads it."""
@@ -33,13 +26,13 @@ class Operand:
     def tiles(self, block_rows: int, block_k: int) -> TensorDescriptor:
         """Return a descriptor of ``block_rows`` x ``block_k`` tiles. It holds an address, so make one for each call."""
         block = [block_rows, block_k] if self.along_k else [block_k, block_rows]
-        return _Described(self.base, self.shape, self.strides, block)
+        return TensorDescriptor(self.base, self.shape, self.strides, block)
 
 
 def described(y: Tensor, block: list[int]) -> TensorDescriptor | None:
     """Return a descriptor that stores tiles of shape ``block`` into ``y``; None if its rows are not aligned."""
     strides = strides_of(y)
-    return _Described(y, list(y.shape), strides, block) if strides else None
+    return TensorDescriptor(y, list(y.shape), strides, block) if strides else None
 
 
 def store_unit(y: Tensor) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ..stream_memory import counters
 from ..triton_device import multiprocessors
+from ..triton_launch import each_time, repeatable
 from ._configurations import Configuration, share_tiles
 from ._operands import Operand, store_unit, strides_of
 from ._triton_roles import AT_FIRST, FLAGS, matmul_roles
@@ -36,10 +36,11 @@ def by_roles(
         programs = multiprocessors(y)
         depth, each, _ = share_tiles(tiles % programs, blocks, programs)
         others = tiles % programs * (triton.cdiv(blocks, depth) - 1)  # parts of sums, without those of part 0
-    sums = torch.empty(others * how.block_m * how.block_n, dtype=torch.float32, device=y.device) if others else None
+    elements = others * how.block_m * how.block_n
+    sums = each_time(torch.empty, elements, dtype=torch.float32, device=y.device) if others else None
     # Threads take longer to store a part than tensor cores take for a step, so they store smaller parts in more steps.
     width = THREADS if not stored and depth >= how.block_n // THREADS else ENGINE
-    matmul_roles[(programs,)](
+    repeatable(matmul_roles)[(programs,)](
         _tiles(a, how.block_m // 2, how.block_k),
         _tiles(b, how.block_n - how.rest, how.block_k),
         _tiles(b, how.rest, how.block_k) if how.rest else None,
@@ -78,6 +79,5 @@ def _described(x: Tensor, shape: list[int], strides: list[int], block: list[int]
     return TensorDescriptor(x, shape, strides, block, _layout(x.dtype, *block))
 
 
-@cache
 def _layout(dtype: torch.dtype, rows: int, cols: int) -> Any:  # a layout of shared memory
     return gl.NVMMASharedLayout.get_default_for([rows, cols], TYPES[dtype])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..cuda_build import TYPES, kernel, require_type, rows_are_aligned, source, with_dense_rows
+from ..launch import each_time, planned
 from ._product import require_product
 
 # Rows and columns of a tile of y, depth of a step, rows and columns of a warp's tile, stages. With 64 KiB of shared
@@ -15,6 +16,7 @@ LARGE = (128, 128, 32, 64, 32, 4)
 SMALL = (64, 64, 64, 32, 32, 4)
 
 
+@planned
 def matmul(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
     """Compute a @ b; shapes as in ``kernels.matmul``, dtypes float16, bfloat16, float32 and float64.
 
@@ -35,7 +37,7 @@ def matmul(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrt
     code = source(__file__, variant if a.element_size() == 2 else "tiled")
     a, b = with_dense_rows(a), with_dense_rows(b)
     (m, k), n = a.shape, b.shape[1]
-    y = a.new_empty(m, n)
+    y = each_time(torch.empty, m, n, dtype=a.dtype, device=a.device)
     aligned = "true" if rows_are_aligned(a, b, y) else "false"
     if code == source(__file__, "tiled"):
         rows = cols = 64 if a.dtype == torch.float64 else 128
@@ -49,8 +51,7 @@ def matmul(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrt
     launch = kernel(code, name, build, a.device)
     if y.numel():
         grid = -(-m // rows) * -(-n // cols)
-        pointers = (a.data_ptr(), b.data_ptr(), y.data_ptr())
-        launch(grid, threads, *pointers, m, n, k, a.stride(0), b.stride(0), shared=shared)
+        launch(grid, threads, a, b, y, m, n, k, a.stride(0), b.stride(0), shared=shared)
     return y
 
 

@@ -39,6 +39,7 @@ from ..tensor_cores import (
     tiles_of,
 )
 from ..triton_device import multiprocessors, require_gpu, require_products
+from ..triton_launch import each_time, planned, repeatable
 from ..unsupported import Unsupported
 from ._product import require_product
 
@@ -144,6 +145,7 @@ def _repair(
         tl.store(y + row[:, None] * n + col[None, :], y_tile, mask=lost)
 
 
+@planned
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Compute a @ b of float32 matrices; shapes as in ``kernels.matmul``. Any strides are accepted.
 
@@ -160,7 +162,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     require_products()
     require_product(a, b)
     (m, k), n = a.shape, b.shape[1]
-    y = torch.empty(m, n, dtype=a.dtype, device=a.device)
+    y = each_time(torch.empty, m, n, dtype=a.dtype, device=a.device)
     if y.numel() == 0 or k == 0:  # a descriptor cannot be empty
         return y.zero_()
     # Triton launches on the current device, which may not be that of a.
@@ -169,7 +171,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         x, z, columns = split(a, b, roles=plan.roles)
         launch(x, z, y, k, plan, columns=columns, descriptors=has_descriptors(a))
         squares = triton.cdiv(m, REPAIR) * triton.cdiv(n, REPAIR)
-        _repair[(squares,)](
+        repeatable(_repair)[(squares,)](
             a, *a.stride(), x.scales, b, *b.stride(), z.scales, y, m, n, k, SQUARE=REPAIR, DEPTH=32, num_warps=4
         )
     return y
@@ -216,7 +218,7 @@ def launch(
     # The row stride of a descriptor is a multiple of 16 bytes.
     stores = descriptors and n % 4 == 0
     tiles = triton.cdiv(m, plan.rows) * triton.cdiv(n, plan.cols)
-    return _tiles[(min(tiles, multiprocessors(y)) if descriptors else tiles,)](
+    return repeatable(_tiles)[(min(tiles, multiprocessors(y)) if descriptors else tiles,)](
         tiles_of(a.data, *a_box, descriptors=descriptors), a.lo, a.data.shape[1], a.scales,
         tiles_of(b.data, *b_box, descriptors=descriptors), b.lo, b.data.shape[1], b.scales,
         tiles_of(y, plan.rows, plan.cols // 2, descriptors=stores), m, n, k, 1.0,

@@ -30,7 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import partial
+from typing import Any
 
 import torch
 import triton
@@ -40,7 +41,8 @@ from torch import Tensor
 from ..padding import ALIGNED, padded, supports_early_start
 from ..stream_memory import counters
 from ..tensor_cores import has_roles
-from ..triton_device import on_device_of, require_gpu, require_products
+from ..triton_device import require_gpu, require_products
+from ..triton_launch import each_time, planned, repeatable, unchanged
 from ..unsupported import Unsupported
 from ._configurations import (
     ITEMSIZE,
@@ -61,9 +63,11 @@ from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny
 
 FEW_TERMS = 32  # sums of up to this many terms are computed in float32 arithmetic, which rounds them less
 INTERPRETED = ((9, 0), 132)  # the interpreter counts as this GPU, so that the kernels for Hopper are checked
+_PRECISION: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # of torch.backends.cuda.matmul.fp32_precision
 FEW_ROWS = 16  # up to this many rows of the narrow operand, it is 2 % faster if tiles begin at different places along k
 
 
+@planned
 def matmul(
     a: Tensor,
     b: Tensor,
@@ -110,7 +114,7 @@ def matmul(
     require_product(a, b)
     m, k, n = *a.shape, b.shape[1]
     kind = torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype
-    y = torch.empty(m, n, dtype=kind, device=a.device) if out is None else out
+    y = each_time(torch.empty, m, n, dtype=kind, device=a.device) if out is None else out
     if y.shape != (m, n) or y.dtype != kind or y.device != a.device or not y.is_contiguous():
         raise ValueError(f"out is not a contiguous [{m}, {n}] of {kind} on {a.device}")
     if y.numel() == 0 or k == 0:
@@ -126,12 +130,11 @@ def matmul(
     if a.dtype != torch.float32:
         precision = "ieee"
     elif precision is None:
-        precision = "tf32" if tf32_allowed() else "ieee" if k <= FEW_TERMS else "tf32x3"
+        precision = "tf32" if unchanged(tf32_allowed) else "ieee" if k <= FEW_TERMS else "tf32x3"
     given = _given(BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
-    roles = not given and has_roles(a)
-    machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
-    across = crossed(a, _along_k(a)), crossed(b.t(), _along_k(a))
-    how = configuration(m, n, k, dtype, precision=precision, crossed=across, **machine)
+    across, roles = (crossed(a, _along_k(a)), crossed(b.t(), _along_k(a))), not given and has_roles(a)
+    known = partial(configuration, capability=capability, multiprocessors=multiprocessors, roles=roles, crossed=across)
+    how = known(m, n, k, dtype, precision=precision)
     if how.kernel == "pointers":
         how = _general(a, b, loads_of(a, b), precision)
     how = _replaced(affordable(how, a, b, precision), given)
@@ -156,10 +159,8 @@ def _given(*values: int | None) -> dict[str, int]:
 
 def tf32_allowed() -> bool:
     """Return whether torch allows float32 products on CUDA to use tf32, by its older or its newer setting."""
-    setting = torch.backends.cuda.matmul
     # From torch 2.9 on: if fp32_precision has been set, reading allow_tf32 raises; if not, it follows allow_tf32.
-    precision = getattr(setting, "fp32_precision", None)
-    return bool(setting.allow_tf32) if precision is None else precision == "tf32"
+    return _PRECISION("cuda", "matmul") == "tf32" if _PRECISION else bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def chosen() -> str:
@@ -181,16 +182,18 @@ def launch(
     precision: Precision = "ieee",
 ) -> None:
     """Write a @ b into ``y`` with the configuration ``how``. Copy an operand if its kernel cannot read it."""
-    global _last
     notes: list[str] = [precision] if a.dtype == torch.float32 else []
-    with on_device_of(a):
-        if how.kernel == "pointers":
-            _by_pointers(how, a, b, y, scale_a, scale_b, precision)
-        else:
-            operands = readable(a, b.t(), _along_k(a), how.lined)
-            notes += [f"{name} copied" for name, operand in zip("ab", operands, strict=True) if operand.copied]
-            _LAUNCH[how.kernel](how, *operands, y, scale_a, scale_b)
-    _last = [how, *notes]
+    if how.kernel == "pointers":
+        _by_pointers(how, a, b, y, scale_a, scale_b, precision)
+    else:
+        operands = readable(a, b.t(), _along_k(a), how.lined)
+        notes += [f"{name} copied" for name, operand in zip("ab", operands, strict=True) if operand.copied]
+        _LAUNCH[how.kernel](how, *operands, y, scale_a, scale_b)
+    each_time(_remember, how, *notes)
+
+
+def _remember(*words: Configuration | str) -> None:
+    _last[:] = words
 
 
 def _along_k(a: Tensor) -> bool:
@@ -239,7 +242,6 @@ def loads_of(a: Tensor, b: Tensor) -> Loads:
     return Load(a_unit * a.itemsize, a_along_k), Load(b_unit * b.itemsize, b_along_k)
 
 
-@cache
 def _machine(device: torch.device) -> tuple[tuple[int, int], int]:
     """Return the compute capability and the number of multiprocessors."""
     if device.type == "cpu":
@@ -256,7 +258,7 @@ def _by_descriptors(
     stored = described(y, [how.block_m, how.block_n // how.pieces])
     programs = tiles_m * tiles_n * how.split_k
     early = _early(how, a, b, y)
-    matmul_descriptors[(min(programs, how.programs * _machine(y.device)[1]),)](
+    repeatable(matmul_descriptors)[(min(programs, how.programs * _machine(y.device)[1]),)](
         a.tiles(how.block_m, how.block_k),
         b.tiles(how.block_n - how.rest, how.block_k),
         b.tiles(how.rest, how.block_k) if how.rest else None,
@@ -295,7 +297,7 @@ def _skinny(
     strides = y.stride() if upright else y.t().stride()
     tiles = triton.cdiv(cols, how.block_n)
     early = _early(how, a, b, y)
-    matmul_skinny[(tiles * how.split_k,)](
+    repeatable(matmul_skinny)[(tiles * how.split_k,)](
         wide.tiles(how.block_n, how.block_k),
         narrow.tiles(how.block_m, how.block_k),
         y,
@@ -342,7 +344,7 @@ def _sharing(how: Configuration, tiles: int, y: Tensor) -> tuple[Tensor, Tensor]
     if how.split_k == 1:
         return y, y
     sums = torch.float64 if y.dtype == torch.float64 else torch.float32
-    parts = torch.empty(tiles * how.split_k * how.block_m * how.block_n, dtype=sums, device=y.device)
+    parts = each_time(torch.empty, tiles * how.split_k * how.block_m * how.block_n, dtype=sums, device=y.device)
     return parts, counters(y, tiles)
 
 
@@ -375,7 +377,7 @@ def _by_pointers(
         rows, cols = cols, rows
     (m, n), k = target.shape, a.shape[1]
     tiles = triton.cdiv(m, rows) * triton.cdiv(n, cols)
-    matmul_pointers[(tiles * how.split_k,)](
+    repeatable(matmul_pointers)[(tiles * how.split_k,)](
         a,
         b,
         target,

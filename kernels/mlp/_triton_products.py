@@ -21,7 +21,8 @@ from torch import Tensor
 from ..gelu.triton import normal_cdf_and_slope
 from ..padding import ALIGNED, padded
 from ..tensor_cores import TensorDescriptor, has_descriptors
-from ..triton_device import multiprocessors, on_device_of
+from ..triton_device import multiprocessors
+from ..triton_launch import planned, repeatable
 
 # The estimate of a time, as in kernels.matmul
 CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
@@ -201,6 +202,7 @@ def _product(
             )  # fmt: skip
 
 
+@planned
 def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor | None, tiling: Tiling) -> None:
     """Write a layer, activation(h w^T + b), into ``y``, and the derivative into ``slope`` unless it is None.
 
@@ -219,6 +221,7 @@ def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor
     _launch(tiling, h, w, right, y, y if slope is None else slope, b, y, relu, forward=True, keep=slope is not None)
 
 
+@planned
 def chained(dz: Tensor, w: Tensor, slope: Tensor, relu: bool, out: Tensor, sums: Tensor, tiling: Tiling) -> None:
     """Compute the backward of a product and of the activation below it: out = (dz w) * slope.
 
@@ -319,25 +322,24 @@ def _launch(
         kept = _descriptor(slope, block) if keep else written  # else not used
         matrices = [_descriptor(a, (tiling.m, tiling.k)), _descriptor(b, right), written, kept]
     programs = min(tiles, tiling.resident * multiprocessors(out)) if tiling.resident else tiles
-    with on_device_of(out):
-        _product[(programs,)](
-            *matrices,
-            bias,
-            sums,
-            rows,
-            cols,
-            a.shape[1],
-            *(_stride(x) for x in (a, b, out, slope)),
-            FORWARD=forward,
-            RELU=relu,
-            KEEP=keep,
-            BLOCK_M=tiling.m,
-            BLOCK_N=tiling.n,
-            BLOCK_K=tiling.k,
-            GROUP=tiling.group,
-            HALVES=tiling.halves,
-            COPY_ENGINE=tiling.copy_engine,
-            STORES=stores,
-            num_warps=tiling.warps,
-            num_stages=tiling.stages,
-        )
+    repeatable(_product)[(programs,)](
+        *matrices,
+        bias,
+        sums,
+        rows,
+        cols,
+        a.shape[1],
+        *(_stride(x) for x in (a, b, out, slope)),
+        FORWARD=forward,
+        RELU=relu,
+        KEEP=keep,
+        BLOCK_M=tiling.m,
+        BLOCK_N=tiling.n,
+        BLOCK_K=tiling.k,
+        GROUP=tiling.group,
+        HALVES=tiling.halves,
+        COPY_ENGINE=tiling.copy_engine,
+        STORES=stores,
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )

@@ -20,7 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..tensor_cores import promote
-from ..triton_device import interpreted, multiprocessors, on_device_of, triton_version
+from ..triton_device import interpreted, multiprocessors, triton_version
+from ..triton_launch import each_time, planned, repeatable
 from ._triton_products import activation_and_slope
 
 MOST_ROWS, WIDEST = 512, 256  # beyond, ``kernels.matmul`` is faster, although it needs more kernels
@@ -146,6 +147,7 @@ def _tiles(rows: int, dim: int) -> int:
     return -(-rows // LARGE) * -(-dim // LARGE)
 
 
+@planned
 def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor | None) -> None:
     """Write a layer, activation(h w^T + b), into ``y``, and the derivative into ``slope`` unless it is None.
 
@@ -162,26 +164,26 @@ def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor
     if not y.numel():
         return
     tile = LARGE if _tiles(rows, dim) >= multiprocessors(h) else SMALL
-    with on_device_of(h):
-        _forward[triton.cdiv(rows, tile), triton.cdiv(dim, tile)](
-            h,
-            w,
-            b,
-            y,
-            y if slope is None else slope,
-            rows,
-            dim,
-            1.0,
-            RELU=relu,
-            KEEP=slope is not None,
-            TILE=tile,
-            DEPTH=DEPTH,
-            PRECISION=PRECISION,
-            num_warps=tile // FORWARD_ROWS,
-            num_stages=STAGES,
-        )
+    repeatable(_forward)[triton.cdiv(rows, tile), triton.cdiv(dim, tile)](
+        h,
+        w,
+        b,
+        y,
+        y if slope is None else slope,
+        rows,
+        dim,
+        1.0,
+        RELU=relu,
+        KEEP=slope is not None,
+        TILE=tile,
+        DEPTH=DEPTH,
+        PRECISION=PRECISION,
+        num_warps=tile // FORWARD_ROWS,
+        num_stages=STAGES,
+    )
 
 
+@planned
 def gradients(
     dz: Tensor, slope: Tensor | None, w: Tensor, h: Tensor, slope_below: Tensor | None, relu: bool, *, below: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -202,34 +204,34 @@ def gradients(
 
     """
     rows, dim = h.shape
-    dw, db = torch.empty_like(w), w.new_empty(dim)
-    of_h = torch.empty_like(h) if below else None
+    dw = each_time(torch.empty_like, w)
+    db = each_time(torch.empty, dim, dtype=w.dtype, device=w.device)
+    of_h = each_time(torch.empty_like, h) if below else None
     enough = _tiles(dim, dim) + (_tiles(rows, dim) if below else 0) >= multiprocessors(h)
     tile = LARGE if enough else SMALL
     across = triton.cdiv(dim, tile)
     tiles = across * (across + (triton.cdiv(rows, tile) if below else 0))
     if tiles:
-        with on_device_of(h):
-            _backward[(tiles,)](
-                dz,
-                dz if slope is None else slope,
-                w,
-                h,
-                h if slope_below is None else slope_below,
-                dw if of_h is None else of_h,
-                dw,
-                db,
-                rows,
-                dim,
-                dz.stride(0),
-                dz.stride(1),
-                TOP=slope is not None,
-                BELOW=below,
-                THROUGH=slope_below is not None,
-                RELU=relu,
-                TILE=tile,
-                DEPTH=DEPTH,
-                num_warps=tile // BACKWARD_ROWS,
-                num_stages=STAGES,
-            )
+        repeatable(_backward)[(tiles,)](
+            dz,
+            dz if slope is None else slope,
+            w,
+            h,
+            h if slope_below is None else slope_below,
+            dw if of_h is None else of_h,
+            dw,
+            db,
+            rows,
+            dim,
+            dz.stride(0),
+            dz.stride(1),
+            TOP=slope is not None,
+            BELOW=below,
+            THROUGH=slope_below is not None,
+            RELU=relu,
+            TILE=tile,
+            DEPTH=DEPTH,
+            num_warps=tile // BACKWARD_ROWS,
+            num_stages=STAGES,
+        )
     return dw, db, of_h

@@ -30,7 +30,8 @@ from ..second_derivative import no_second_derivative
 from ..side_stream import SideStream
 from ..spans import span
 from ..tensor_cores import has_roles
-from ..triton_device import on_device_of, require_gpu, require_products
+from ..triton_device import require_gpu, require_products
+from ..triton_launch import planned, repeatable
 from . import _triton_small
 from ._triton_products import Tiling, activation_and_slope, aligned, chained, linear, tiling_for
 
@@ -219,19 +220,18 @@ def _layer(
         slope = torch.empty_like(y)  # holds h w^T until the derivative overwrites it
         _multiply(h, w.t(), slope)
         if y.numel():
-            with on_device_of(h):
-                _activate[triton.cdiv(y.shape[0], ACTIVATED_ROWS), triton.cdiv(y.shape[1], ACTIVATED_COLS)](
-                    slope,
-                    b,
-                    y,
-                    slope,
-                    *y.shape,
-                    RELU=relu,
-                    KEEP=keep and not relu,
-                    ROWS=ACTIVATED_ROWS,
-                    COLS=ACTIVATED_COLS,
-                    num_warps=4,
-                )
+            repeatable(_activate)[triton.cdiv(y.shape[0], ACTIVATED_ROWS), triton.cdiv(y.shape[1], ACTIVATED_COLS)](
+                slope,
+                b,
+                y,
+                slope,
+                *y.shape,
+                RELU=relu,
+                KEEP=keep and not relu,
+                ROWS=ACTIVATED_ROWS,
+                COLS=ACTIVATED_COLS,
+                num_warps=4,
+            )
     return y, (y if relu else slope) if keep else None
 
 
@@ -297,6 +297,7 @@ def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, tilin
     return _through(_multiply(dz, w, out), slope, out, sums, relu, ROWS)
 
 
+@planned
 def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, band: int) -> Tensor:
     """Write the gradient of z into ``dz`` and its sums into ``sums``, given ``dy``, the gradient of y, at any strides.
 
@@ -304,23 +305,22 @@ def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, ba
     """
     rows, cols = dy.shape
     if dy.numel():
-        with on_device_of(dy):
-            _through_activation[sums.shape[0], triton.cdiv(cols, COLS)](
-                dy,
-                slope,
-                dz,
-                sums,
-                dy.stride(0),
-                dy.stride(1),
-                slope.stride(0),
-                dz.stride(0),
-                rows,
-                cols,
-                dz.stride(0) if rows > 1 and dz.stride(0) == slope.stride(0) else cols,
-                RELU=relu,
-                ARITHMETIC=tl.float64 if dy.dtype == torch.float64 else tl.float32,
-                ROWS=band,
-                COLS=COLS,
-                num_warps=WARPS,
-            )
+        repeatable(_through_activation)[sums.shape[0], triton.cdiv(cols, COLS)](
+            dy,
+            slope,
+            dz,
+            sums,
+            dy.stride(0),
+            dy.stride(1),
+            slope.stride(0),
+            dz.stride(0),
+            rows,
+            cols,
+            dz.stride(0) if rows > 1 and dz.stride(0) == slope.stride(0) else cols,
+            RELU=relu,
+            ARITHMETIC=tl.float64 if dy.dtype == torch.float64 else tl.float32,
+            ROWS=band,
+            COLS=COLS,
+            num_warps=WARPS,
+        )
     return dz

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..reductions import reduce
 from ..second_derivative import no_second_derivative
-from ..triton_device import on_device_of
+from ..triton_launch import each_time, planned, repeatable
 
 BLOCK = 1024  # elements of a program of the backward
 
@@ -68,27 +68,27 @@ def norm(x: Tensor, *, dim: str | int) -> Tensor:
     return reduce("norm", x, dim)
 
 
+@planned
 def _backward(x: Tensor, y: Tensor, dy: Tensor, dim: str | int) -> Tensor:
     """Return the gradient of ``x``, given ``y`` and its gradient ``dy``."""
     x, dy = x.contiguous(), dy.contiguous()
-    dx = torch.empty_like(x)
+    dx = each_time(torch.empty_like, x)
     if x.numel():
         arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
         grid = (triton.cdiv(x.numel(), BLOCK),)
         along = -1 if dim == "all" else int(dim)
-        with on_device_of(x):
-            _norm_backward[grid](
-                x,
-                y,
-                dy,
-                dx,
-                x.shape[1],
-                x.numel(),
-                DIM=along,
-                NARROW=x.shape[1] < BLOCK,
-                ARITHMETIC=arithmetic,
-                BLOCK=BLOCK,
-            )
+        repeatable(_norm_backward)[grid](
+            x,
+            y,
+            dy,
+            dx,
+            x.shape[1],
+            x.numel(),
+            DIM=along,
+            NARROW=x.shape[1] < BLOCK,
+            ARITHMETIC=arithmetic,
+            BLOCK=BLOCK,
+        )
     return dx
 
 

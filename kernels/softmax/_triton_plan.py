@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
-import torch
 import triton
 
 VECTOR = 16  # bytes
@@ -213,13 +211,6 @@ def backward_warps(elements: int, itemsize: int) -> int:
 
 
 def forward(x: Rows, asked: Asked) -> Held | Long:
-    """Return the launch of the forward. torch.compile would warn about the cache, and needs none."""
-    return _forward(x, asked) if torch.compiler.is_compiling() else _cached(x, asked)
-
-
-def _forward(x: Rows, asked: Asked) -> Held | Long:
+    """Return the launch of the forward."""
     longest = asked.block or MAX_ROW_BYTES // x.wide
     return long(x, 1, asked) if triton.next_power_of_2(x.cols) > longest else held(x, asked)
-
-
-_cached = lru_cache(maxsize=1024)(_forward)

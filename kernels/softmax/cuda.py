@@ -8,18 +8,20 @@ twice.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..cuda_build import TYPES, kernel, require_type, source
+from ..launch import each_time, planned
 from ..unsupported import Unsupported
 from . import _cuda_exchange, _cuda_plan
 from ._cuda_plan import VECTOR, Plan, Processor, Rows
 
 
+@planned
 def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
     """Compute the softmax of each row of ``x``; shapes and dtypes as in ``kernels.softmax``. ``y`` is contiguous.
 
@@ -38,7 +40,7 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
     code = source(__file__, variant)
     require_type("softmax", x, "convert x from")
     processor_of(x.device)  # raises unless it is an NVIDIA GPU
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = each_time(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return y
     flat = x.reshape(-1, x.shape[-1])
@@ -46,13 +48,13 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
     (rows, cols), (stride, column_stride) = flat.shape, flat.stride()
     chosen = _chosen(Rows(x.element_size(), rows, cols, stride, column_stride, aligned), code, build, x.dtype, x.device)
 
-    def launch(name: str, *arguments: int) -> None:
+    def launch(name: str, *arguments: int | Tensor) -> None:
         built = kernel(code, name.format(T=TYPES[x.dtype]), build, x.device)
         built(
             chosen.blocks,
             chosen.threads,
-            flat.data_ptr(),
-            y.data_ptr(),
+            flat,
+            y,
             *arguments,
             shared=chosen.shared,
             cluster=chosen.cluster,
@@ -64,15 +66,16 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
             launch(chosen.kernel, rows, cols, stride, column_stride)
         elif chosen.design == "softmax_parts":
             # Maximum and sum of each part, in the arithmetic type.
-            runs = torch.empty(2 * chosen.blocks, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-            arguments = (cols, stride, column_stride, chosen.slices, chosen.slice, runs.data_ptr())
+            kind = torch.promote_types(x.dtype, torch.float32)
+            runs = each_time(torch.empty, 2 * chosen.blocks, dtype=kind, device=x.device)
+            arguments = (cols, stride, column_stride, chosen.slices, chosen.slice, runs)
             launch(chosen.kernel, *arguments)
             launch(chosen.kernel.replace("softmax_parts", "softmax_whole"), *arguments)
         elif chosen.design == "softmax_ring":
             exchanges = _cuda_exchange.exchanges(x.device.index)
             exchanges.raise_if_timed_out()
             memory = exchanges.take(rows * chosen.slices)
-            exchange = (chosen.slices, memory.data_ptr(), exchanges.flag_address, _cuda_exchange.LIMIT_NS)
+            exchange = (chosen.slices, memory, exchanges.flag_address, _cuda_exchange.LIMIT_NS)
             launch(chosen.kernel, *_vectors(chosen, flat), *exchange)
         else:
             launch(chosen.kernel, *_vectors(chosen, flat))
@@ -86,7 +89,6 @@ def _vectors(chosen: Plan, x: Tensor) -> tuple[int, ...]:
     return (stride, length) if chosen.design == "softmax_cluster" else (rows, stride, length)
 
 
-@lru_cache(maxsize=1024)
 def _chosen(x: Rows, code: Path, build: str, dtype: torch.dtype, device: torch.device) -> Plan:
     """Return the fastest plan that the GPU can run. Only the driver knows if clusters of more than 8 blocks fit."""
     processor = processor_of(device)

@@ -23,7 +23,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..second_derivative import no_second_derivative
-from ..triton_device import l2_bytes, multiprocessors, on_device_of, require_floats, require_gpu
+from ..triton_device import l2_bytes, multiprocessors, require_floats, require_gpu
+from ..triton_launch import each_time, planned, repeatable
 from ._triton_backward import _backward_long, _backward_rows
 from ._triton_forward import _softmax_long, _softmax_rows
 from ._triton_plan import (
@@ -61,14 +62,18 @@ def softmax(x: Tensor, *, BLOCK: int | None = None, ROWS: int | None = None, num
     if x.requires_grad and torch.is_grad_enabled():
         result: Tensor = _Differentiable.apply(x, BLOCK, ROWS, num_warps)
         return result
+    return _forward(x, BLOCK, ROWS, num_warps)
+
+
+@planned
+def _forward(x: Tensor, block: int | None, rows: int | None, warps: int | None) -> Tensor:
     require_gpu(x)
     require_floats(x)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = each_time(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return y
     flat = _flat(x)
-    with on_device_of(x):
-        _launch(flat, y, Asked(BLOCK, ROWS, num_warps))
+    _launch(flat, y, Asked(block, rows, warps))
     return y
 
 
@@ -94,7 +99,7 @@ def _launch(x: Tensor, y: Tensor, asked: Asked) -> None:
         _launch_long(_softmax_long, plan, given, (x, y), results=2)
         return
     unit = plan.access.stride_unit
-    _softmax_rows[(triton.cdiv(given.rows, plan.rows),)](
+    repeatable(_softmax_rows)[(triton.cdiv(given.rows, plan.rows),)](
         x,
         y,
         given.stride // unit,
@@ -121,9 +126,9 @@ def _launch_long(kernel: Any, plan: Long, given: Rows, tensors: tuple[Tensor, ..
     runs = x  # unused if rows have no slices
     if plan.slices > 1:
         arithmetic = torch.promote_types(x.dtype, torch.float32)
-        runs = torch.empty(results * plan.programs, dtype=arithmetic, device=x.device)
+        runs = each_time(torch.empty, results * plan.programs, dtype=arithmetic, device=x.device)
     for launch in (0,) if plan.slices == 1 else (1, 2):
-        kernel[(plan.programs,)](
+        repeatable(kernel)[(plan.programs,)](
             *tensors,
             runs,
             given.stride // unit,
@@ -143,14 +148,14 @@ def _launch_long(kernel: Any, plan: Long, given: Rows, tensors: tuple[Tensor, ..
         )
 
 
+@planned
 def _backward(y: Tensor, dy: Tensor) -> Tensor:
     """Return the gradient of ``x``, given the contiguous ``y`` and the gradient ``dy`` of ``y``."""
-    dx = torch.empty_like(y)
+    dx = each_time(torch.empty_like, y)
     if y.numel() == 0:
         return dx
     flat = _flat(dy)
-    with on_device_of(y):
-        _launch_backward(y, flat, dx)
+    _launch_backward(y, flat, dx)
     return dx
 
 
@@ -165,7 +170,7 @@ def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor) -> None:
     if alone.edges and given.bytes > ALONE_BYTES:
         together = 1
     loads = alone if together == 1 else access(given, together)
-    _backward_rows[(triton.cdiv(given.rows, together),)](
+    repeatable(_backward_rows)[(triton.cdiv(given.rows, together),)](
         y,
         dy,
         dx,
@@ -188,7 +193,7 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: int | None, rows: int | None, warps: int | None) -> Tensor:
-        y = softmax(x, BLOCK=block, ROWS=rows, num_warps=warps)
+        y = _forward(x, block, rows, warps)
         ctx.save_for_backward(y)
         return y
 

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from ..cuda_build import TYPES, kernel, require_type, source
+from ..launch import each_time, planned
 
 THREADS = 256  # threads of a block, as in square.cu
 ACCESS = 16  # bytes that a thread reads at once
 
 
+@planned
 def square(a: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
     """Compute the square of each element of ``a``; shapes and dtypes as in ``kernels.square``. ``y`` is contiguous.
 
@@ -27,10 +29,10 @@ def square(a: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tens
     code = source(__file__, variant)
     require_type("square", a, "convert a from")
     a = a.contiguous()
-    y = torch.empty_like(a)
+    y = each_time(torch.empty_like, a)
     aligned = "true" if a.data_ptr() % ACCESS == 0 else "false"
     launch = kernel(code, f"square_kernel<{TYPES[a.dtype]}, {aligned}>", build, a.device)
     if a.numel():
         blocks = -(-a.numel() // (THREADS * ACCESS // a.element_size()))
-        launch(blocks, THREADS, a.data_ptr(), y.data_ptr(), a.numel())
+        launch(blocks, THREADS, a, y, a.numel())
     return y

@@ -10,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..second_derivative import no_second_derivative
-from ..triton_device import LANES, on_device_of, programs_for, require_floats, require_gpu
+from ..triton_device import LANES, programs_for, require_floats, require_gpu
+from ..triton_launch import each_time, planned, repeatable
 
 BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
 
@@ -65,27 +66,31 @@ def square(a: Tensor) -> Tensor:
     if a.requires_grad and torch.is_grad_enabled():
         result: Tensor = _Differentiable.apply(a)
         return result
+    return _forward(a)
+
+
+@planned
+def _forward(a: Tensor) -> Tensor:
     require_gpu(a)
     require_floats(a)
     a = a.contiguous()
-    y = torch.empty_like(a)
+    y = each_time(torch.empty_like, a)
     if a.numel():
         arithmetic = tl.float64 if a.dtype == torch.float64 else tl.float32
         grid = (programs_for(a.numel(), BLOCK),)
-        with on_device_of(a):
-            _square[grid](a, y, a.numel(), ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
+        repeatable(_square)[grid](a, y, a.numel(), ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
     return y
 
 
+@planned
 def _backward(a: Tensor, dy: Tensor) -> Tensor:
     """Return the gradient of ``a``, given the gradient ``dy`` of ``y``."""
     a, dy = a.contiguous(), dy.contiguous()
-    da = torch.empty_like(a)
+    da = each_time(torch.empty_like, a)
     if a.numel():
         arithmetic = tl.float64 if a.dtype == torch.float64 else tl.float32
         grid = (programs_for(a.numel(), BLOCK),)
-        with on_device_of(a):
-            _square_backward[grid](a, dy, da, a.numel(), ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
+        repeatable(_square_backward)[grid](a, dy, da, a.numel(), ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
     return da
 
 
@@ -95,7 +100,7 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor) -> Tensor:
         ctx.save_for_backward(a)
-        return square(a)
+        return _forward(a)
 
     @staticmethod
     @no_second_derivative

@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton_device import multiprocessors, on_device_of, require_gpu
+from ..triton_device import multiprocessors, require_gpu
+from ..triton_launch import each_time, planned, repeatable
 
 ROW_BYTES = 256  # bytes of a row of a square tile, in x and in y: two cache lines
 NARROW = 32, 64  # rows and columns of a tile of 8 or 16 bits, if rows are not aligned or square tiles are not MANY
@@ -32,6 +33,7 @@ def _transpose(x_ptr, y_ptr, x_stride, rows, cols, ROWS: tl.constexpr, COLS: tl.
     )
 
 
+@planned
 def transpose(x: Tensor) -> Tensor:
     """Transpose ``x``; shapes and dtypes as in ``kernels.transpose``.
 
@@ -45,13 +47,12 @@ def transpose(x: Tensor) -> Tensor:
     rows, cols = x.shape
     if x.stride(1) != 1:
         x = x.contiguous()
-    y = torch.empty((cols, rows), dtype=x.dtype, device=x.device)
+    y = each_time(torch.empty, (cols, rows), dtype=x.dtype, device=x.device)
     if x.numel():
         tile_rows, tile_cols = tile_for(rows, cols, x.element_size(), multiprocessors(x))
-        with on_device_of(x):
-            _transpose[(triton.cdiv(rows, tile_rows) * triton.cdiv(cols, tile_cols),)](
-                x, y, x.stride(0), rows, cols, ROWS=tile_rows, COLS=tile_cols, num_warps=WARPS
-            )
+        repeatable(_transpose)[(triton.cdiv(rows, tile_rows) * triton.cdiv(cols, tile_cols),)](
+            x, y, x.stride(0), rows, cols, ROWS=tile_rows, COLS=tile_cols, num_warps=WARPS
+        )
     return y
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.kernels import launch
 from runner.kernels.unsupported import Unsupported
 
 # Implementations that call kernels of other projects, and words of the reasons for which their tests are skipped.
@@ -76,9 +77,29 @@ def load(device):
             function = getattr(import_module(f"runner.kernels.{op}.{impl}"), op)
         except Unsupported as missing:  # the package of an extra
             pytest.skip(str(missing))
-        return _or_skip(function, OTHERS[impl]) if impl in OTHERS else function
+        if impl in OTHERS:
+            return _or_skip(function, OTHERS[impl])
+        return function if device == "cpu" else _planned(function)
 
     return find
+
+
+def _planned(function: Callable[..., object]) -> Callable[..., object]:
+    """Return ``function``, called twice: the first call may record a plan, and the second one launches it."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def plans_of_other_tests_are_forgotten(monkeypatch):
+    """A test may replace what a plan depends on."""
+    launch.forget()
+    yield
+    launch.forget()
 
 
 def _or_skip(function: Callable[..., object], words: str) -> Callable[..., object]:

@@ -27,7 +27,8 @@ class Launched:
         self.symbol, self.calls, self.names = symbol, [], []
 
     def __call__(self, grid, block, *arguments, **options):
-        self.calls.append((grid, block, arguments, options))
+        addresses = tuple(word.data_ptr() if isinstance(word, torch.Tensor) else word for word in arguments)
+        self.calls.append((grid, block, addresses, options))
 
     def built(self, source, name, builder, device):
         self.names.append((name, builder, source.read_text()))
@@ -157,6 +158,20 @@ def test_a_result_that_the_caller_gives_is_written_and_returned(launched, made, 
     both = made(arguments=lambda x, y: (x, y), result="x, y")(seen[-1], y)
     assert both[0] is seen[-1]
     assert both[1] is y
+
+
+def test_a_default_of_an_option_of_the_workload_is_kept(launched, made):
+    launched.symbol = "_Z1gPKfPfff"
+    g = made(arguments=lambda x, y, *, eps=0.5, by: (x, y, eps, by), by=2.0)
+    h = made(arguments=lambda x, y, *, eps=0.5, by: (x, y, eps, by))
+    assert str(inspect.signature(g)) == "(x, *, eps=0.5, by=2.0)"
+    x = torch.ones(4)
+    g(x), g(x, eps=0.25), h(x, by=1), h(x, eps=0.125, by=1)
+    assert [[word.value for word in call[2][2:]] for call in launched.calls] == [
+        [0.5, 2.0], [0.25, 2.0], [0.5, 1.0], [0.125, 1.0],
+    ]  # fmt: skip
+    with pytest.raises(TypeError, match="missing a required"):
+        h(x)
 
 
 def test_a_result_may_be_made_and_may_be_several(launched, made):
