@@ -39,6 +39,7 @@ from torch import Tensor
 MOST = 1024  # plans of a function; the oldest one goes first
 LINE = 128  # bytes: two addresses look the same if they are equal modulo this, the largest that a kernel asks for
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
+SIMPLE = frozenset({NoneType, bool, int, float, str, tuple})
 
 Again = Callable[[list[int], int], object]  # launch on the addresses of all tensors of a call, and on a stream
 Place = tuple[int, int]  # a tensor of a call, by its number, and bytes behind its first element
@@ -54,7 +55,7 @@ class _Thread(threading.local):
 
 
 _this = _Thread()
-_NEW: Any = object()
+_NEW: Any = False  # of a call that has no plan yet; None of one that has none
 _all: list[Plans] = []
 _lock = threading.Lock()
 
@@ -78,18 +79,19 @@ def planned(function: Function) -> Function:
                 known += (value.shape, value.stride(), value.dtype, value.device, address % LINE, recorded)
                 tensors.append(value)
                 addresses.append(address)
-            elif kind is not NoneType and isinstance(value, Tensor):
+            elif kind not in SIMPLE and isinstance(value, Tensor):
                 return function(*args, **options)
             else:
                 known.append(value)
-        if tensors and tensors[0].is_cuda and torch._C._cuda_getDevice() != tensors[0].get_device():
-            with torch.cuda.device(tensors[0].device):
-                return call(*args, **options)
         key = tuple(known)
         try:
             plan = plans.get(key, _NEW)
         except TypeError:  # an option that cannot be a key, such as a list
             plan = None
+        device = plan.device if plan else _device_of(tensors)
+        if device >= 0 and torch._C._cuda_getDevice() != device:
+            with torch.cuda.device(device):
+                return call(*args, **options)
         if plan is _NEW:
             return _record(function, args, options, tensors, plans, key)
         if plan is None:
@@ -146,6 +148,11 @@ def record(usable: Usable, bind: Bind) -> None:
         _this.recording.launch(usable, bind)
 
 
+def _device_of(tensors: Sequence[Tensor]) -> int:
+    """Return the number of the GPU of the first tensor; -1 for a CPU."""
+    return tensors[0].get_device() if tensors and tensors[0].is_cuda else -1
+
+
 class Unplanned(Exception):
     """A launch that cannot be repeated by a plan."""
 
@@ -157,12 +164,12 @@ class Plan:
         self.usable = tuple(dict.fromkeys(recording.usable))
         self.answers = tuple(recording.answers)
         self._steps = tuple(recording.steps)
+        self.device = recording.device
         self._results = results
-        self._device = recording.device
 
     def __call__(self, tensors: list[Tensor], addresses: list[int]) -> Any:
         """Run the steps. Both lists hold the arguments, and get what is made."""
-        stream = torch._C._cuda_getCurrentRawStream(self._device) if self._device >= 0 else 0
+        stream = torch._C._cuda_getCurrentRawStream(self.device) if self.device >= 0 else 0
         for again, make, args, options, places in self._steps:
             if again is not None:
                 again(addresses, stream)
@@ -185,7 +192,7 @@ class Recording:
     """The steps of a call, while it runs."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.device = tensors[0].get_device() if tensors[0].is_cuda else -1
+        self.device = _device_of(tensors)
         self.usable: list[Usable] = []
         self.answers: list[tuple[Callable[[], Any], Any]] = []  # of ``unchanged``
         self.steps: list[tuple[Any, ...]] = []

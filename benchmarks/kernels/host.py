@@ -163,7 +163,7 @@ def floor_of(call: Call) -> Call:
     empty = torch.empty
 
     def seen_like(x: Tensor) -> Tensor:
-        made.append(lambda: empty(x.shape, dtype=x.dtype, device=x.device))
+        made.append(lambda: empty(*x.shape, dtype=x.dtype, device=x.device))
         return like(x)
 
     with ExitStack() as stack:

@@ -60,20 +60,20 @@ def softmax(x: Tensor, *, BLOCK: int | None = None, ROWS: int | None = None, num
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _Differentiable.apply(x, BLOCK, ROWS, num_warps)
+        result: Tensor = _Differentiable.apply(x, (BLOCK, ROWS, num_warps))
         return result
-    return _forward(x, BLOCK, ROWS, num_warps)
+    return _forward(x, (BLOCK, ROWS, num_warps))
 
 
 @planned
-def _forward(x: Tensor, block: int | None, rows: int | None, warps: int | None) -> Tensor:
+def _forward(x: Tensor, asked: tuple[int | None, int | None, int | None]) -> Tensor:
     require_gpu(x)
     require_floats(x)
     y = each_time(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return y
     flat = _flat(x)
-    _launch(flat, y, Asked(block, rows, warps))
+    _launch(flat, y, Asked(*asked))
     return y
 
 
@@ -192,12 +192,12 @@ class _Differentiable(torch.autograd.Function):
     """``softmax`` for autograd, which saves y only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, block: int | None, rows: int | None, warps: int | None) -> Tensor:
-        y = _forward(x, block, rows, warps)
+    def forward(ctx: Any, x: Tensor, asked: tuple[int | None, int | None, int | None]) -> Tensor:
+        y = _forward(x, asked)
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
     @no_second_derivative
-    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None, None, None]:
-        return _backward(saved[0], dy), None, None, None
+    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None]:
+        return _backward(saved[0], dy), None

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 
@@ -87,6 +88,7 @@ def load(device):
 def _planned(function: Callable[..., object]) -> Callable[..., object]:
     """Return ``function``, called twice: the first call may record a plan, and the second one launches it."""
 
+    @wraps(function)
     def call(*args: object, **kwargs: object) -> object:
         function(*args, **kwargs)
         return function(*args, **kwargs)
