@@ -27,6 +27,7 @@ from .launch import planned as planned
 from .launch import unchanged as unchanged
 from .triton_device import on_device_of, triton_version
 
+VERSION = triton_version()
 KEPT = 64  # descriptors of an argument
 
 Direct: TypeAlias = tuple[Any, tuple[Any, ...], bool]  # see ``_direct``
@@ -70,10 +71,9 @@ def _bound(
     plain = isinstance(kernel, JITFunction) and type(run).__name__ == "CudaLauncher" and isinstance(grid, tuple)
     if not plain or kernel.pre_run_hooks:
         raise Unplanned("not by Triton's launcher for CUDA")
-    names = kernel.signature.parameters
-    bound = kernel.signature.bind(*args, **{name: value for name, value in options.items() if name in names})
-    bound.apply_defaults()
-    given = [bound.arguments[p.name] for p in kernel.params if triton_version() > (3, 2) or not p.is_constexpr]
+    named = {**dict(zip(kernel.arg_names, args, strict=False)), **options}
+    parameters = [one for one in kernel.params if VERSION > (3, 2) or not one.is_constexpr]
+    given = [named.get(one.name, one.default) for one in parameters]
     launcher = _direct(compiled)
     metas = iter(getattr(compiled.metadata, "tensordesc_meta", None) or ())
     values: list[Any] = []
@@ -128,12 +128,12 @@ def _direct(compiled: Any) -> Direct | None:
 
     None if this version of Triton is not known, or if the kernel needs memory that Triton's launcher allocates.
     """
-    run, version = compiled.run, triton_version()
-    if version not in ((3, 6), (3, 7)) or run.global_scratch_size or run.profile_scratch_size:
+    run = compiled.run
+    if VERSION not in ((3, 6), (3, 7)) or run.global_scratch_size or run.profile_scratch_size:
         return None
     modes = (compiled.function, run.launch_cooperative_grid, run.launch_pdl)
     packed = (compiled.packed_metadata, None, None, None)  # launch_metadata and two hooks
-    if version == (3, 6):
+    if VERSION == (3, 6):
         inner = inspect.getclosurevars(run.launch).nonlocals if inspect.isfunction(run.launch) else {}
         return inner.get("launcher", run.launch), (*modes, None, None, *packed), False
     launch = triton.runtime.driver.active.utils.launch
