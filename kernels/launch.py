@@ -17,7 +17,7 @@ another view of the same storage, is an argument like any other. A call is not p
 - torch.compile traces it, its result requires a gradient, or a tensor is of a subclass;
 - it launches on a tensor that is neither an argument nor made by ``each_time``, or partly on another stream;
 - it changes a tensor in place by an operation of torch, such as ``y.zero_()``;
-- someone watches launches, as Triton's hooks do, or Triton's interpreter runs them.
+- someone watches launches, as Triton's hooks do, or wants them ``as_written``, or Triton's interpreter runs them.
 
 A function is right to plan if arguments that are equal, up to the numbers in tensors, always lead to the same launches,
 all of them by ``repeatable`` or a ``Kernel``. What else they depend on, such as a setting of torch, it asks by
@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
 from types import NoneType
 from typing import Any, TypeVar
@@ -56,6 +57,7 @@ class _Thread(threading.local):
 
 _this = _Thread()
 _NEW: Any = False  # of a call that has no plan yet; None of one that has none
+_written = False  # see ``as_written``
 _all: list[Plans] = []
 _lock = threading.Lock()
 
@@ -67,7 +69,7 @@ def planned(function: Function) -> Function:
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling() or _this.recording is not None:
+        if torch.compiler.is_compiling() or _written or _this.recording is not None:
             return function(*args, **options)
         differentiable = torch.is_grad_enabled()
         known: list[Any] = [*options]
@@ -106,6 +108,17 @@ def planned(function: Function) -> Function:
 
     call.plans = plans  # type: ignore[attr-defined]  # for tests
     return call  # type: ignore[return-value]
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Run every call as it is written inside this context, in all threads, so that its launches can be replaced."""
+    global _written
+    before, _written = _written, True
+    try:
+        yield
+    finally:
+        _written = before
 
 
 def forget() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import partial
 from importlib import import_module
 
 import pytest
@@ -12,6 +13,9 @@ import torch
 from runner.kernels import launch
 from runner.kernels.cuda_function import cuda_kernel
 from runner.kernels.launch import each_time, planned, record, unchanged
+from runner.measure.inspect import programs
+
+COMPILING = partial(programs.compiling_for, 80, without_gpu=True)
 
 
 def floats_at(address, size):
@@ -261,6 +265,21 @@ def test_a_watched_launch_is_neither_recorded_nor_repeated(add, kernel):
     kernel.watched = True
     assert torch.equal(add(a, b), a + b)
     assert len(kernel.launches) == 1
+
+
+@pytest.mark.parametrize("watching", [launch.as_written, programs.seeing, COMPILING])
+def test_whoever_wants_to_see_launches_gets_calls_as_they_are_written(add, kernel, watching):
+    a, b = rows(2)
+    with watching():
+        add(a, b), add(a, b)
+    assert not add.plans
+    add(a, b), add(a, b)
+    assert len(kernel.launches) == 1
+    with watching():
+        assert torch.equal(add(a, b), a + b)
+    assert len(kernel.launches) == 1
+    add(a, b)
+    assert len(kernel.launches) == 2
 
 
 def test_a_function_without_a_launch_is_not_planned():

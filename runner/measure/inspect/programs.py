@@ -102,6 +102,8 @@ def seeing() -> Iterator[Seen]:
             seen.graphs.append(graph)
 
     with ExitStack() as stack:
+        for module in loaded_kernels("launch"):
+            stack.enter_context(module.as_written())
         for module in loaded_kernels("cuda_kernel"):
             stack.enter_context(observed(module.Kernel, "__call__", add_cuda))
         if jit := sys.modules.get("triton.runtime.jit"):  # not imported: nothing can use it
@@ -206,6 +208,8 @@ def compiling_for(arch: int, *, without_gpu: bool) -> Iterator[Seen]:
     """
     seen = Seen()
     with ExitStack() as stack:
+        for module in loaded_kernels("launch"):  # a plan would launch what was compiled for this GPU
+            stack.enter_context(module.as_written())
         if "triton" in sys.modules:
             stack.enter_context(_compiling_triton(seen, arch))
         stack.enter_context(_compiling_cuda(seen, arch, without_gpu))
