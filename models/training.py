@@ -27,6 +27,7 @@ Forward = Callable[[], Tensor]
 Outputs = tuple[Tensor, ...]
 Clear = Callable[[], None]
 OnLoss = Callable[[Tensor], None]  # called with the loss, a scalar on the device, after each step
+RUNS_AGAIN = "backward runs again"  # tag of compiled code in caches
 
 
 def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -163,12 +164,16 @@ def let_backward_reuse_buffers(may: bool) -> None:
     """Set whether a compiled backward may overwrite the tensors saved for it, and so can run only once.
 
     torch allows it by default. It reads the setting when a forward is compiled and again when a backward runs, so the
-    setting stays until the next call is made.
+    setting stays until the next call is made. Inductor's cache does not tell the two kinds of backward apart, so the
+    one that runs again and again is kept under a tag of its own.
     """
     from torch._functorch import config
+    from torch.compiler import config as caching
 
     if hasattr(config, "donated_buffer"):
         config.donated_buffer = may
+    if hasattr(caching, "cache_key_tag"):  # torch 2.7 and later
+        caching.cache_key_tag = caching.cache_key_tag.removesuffix(RUNS_AGAIN) + RUNS_AGAIN * (not may)
 
 
 def _clearing(params: list[Tensor], accumulate: bool) -> tuple[Clear, Clear]:

@@ -59,3 +59,20 @@ def test_each_stream_has_a_forward_of_its_own_so_that_a_backward_can_be_captured
     torch.cuda.synchronize()
     assert made == [torch.cuda.default_stream(), side]
     assert torch.allclose(dx, 3 * x**2 * dy)
+
+
+def test_a_compiled_backward_that_runs_again_is_kept_apart_from_one_that_runs_once():
+    config = pytest.importorskip("torch.compiler.config")
+    if not hasattr(config, "cache_key_tag"):
+        pytest.skip("torch 2.6")
+    before, tags = config.cache_key_tag, []
+    config.cache_key_tag = "mine"
+    try:
+        for may in (True, False, False, True):
+            training.let_backward_reuse_buffers(may)
+            tags.append(config.cache_key_tag)
+    finally:
+        config.cache_key_tag = before
+    assert tags[0] == tags[3] == "mine"
+    assert tags[1] == tags[2] != "mine"
+    assert tags[1].startswith("mine")
