@@ -45,9 +45,11 @@ class StreamMemory:
                 if mine is None or mine.nbytes < size:
                     mine = self._of_capture[key] = self._captured(size)
                 return mine
+            mine = self._of_stream.get(stream)
+            if mine is not None and mine.nbytes >= size and not self._of_capture:
+                return mine
             self._of_capture.clear()  # a capture of another thread then takes another piece, which is correct too
             self._refill(size)
-            mine = self._of_stream.get(stream)
             if mine is None or mine.nbytes < size:
                 mine = self._of_stream[stream] = self._zeros(size)
             return mine

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..second_derivative import no_second_derivative
+from ..differentiable import apply, no_second_derivative
 from ..triton_device import LANES, programs_for, require_floats, require_gpu
 from ..triton_launch import each_time, planned, repeatable
 from ._form import is_tanh
@@ -163,7 +163,7 @@ def gelu(x: Tensor, *, form: str, BLOCK: int | None = None, num_warps: int = 4) 
     """
     tanh = is_tanh(form)
     if x.requires_grad and torch.is_grad_enabled():
-        y: Tensor = _Differentiable.apply(x, tanh, BLOCK, num_warps)
+        y: Tensor = apply(_Differentiable, x, (tanh, BLOCK, num_warps))
         return y
     return _forward(x, tanh, BLOCK, num_warps)
 
@@ -202,12 +202,12 @@ class _Differentiable(torch.autograd.Function):
     """``gelu`` for autograd, which saves x only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, tanh: bool, block: int | None, warps: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, asked: tuple[bool, int | None, int]) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.tanh = tanh
-        return _forward(x, tanh, block, warps)
+        ctx.tanh = asked[0]
+        return _forward(x, *asked)
 
     @staticmethod
     @no_second_derivative
-    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None, None, None]:
-        return _backward(saved[0], dy, ctx.tanh), None, None, None
+    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None]:
+        return _backward(saved[0], dy, ctx.tanh), None

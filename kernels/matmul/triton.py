@@ -28,10 +28,9 @@ Operands whose rows are not aligned are padded first where that pays, since load
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import triton
@@ -63,7 +62,13 @@ from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny
 
 FEW_TERMS = 32  # sums of up to this many terms are computed in float32 arithmetic, which rounds them less
 INTERPRETED = ((9, 0), 132)  # the interpreter counts as this GPU, so that the kernels for Hopper are checked
-_PRECISION: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # of torch.backends.cuda.matmul.fp32_precision
+
+# From torch 2.9 on: if fp32_precision has been set, reading allow_tf32 raises; if not, it follows allow_tf32.
+_precision: Callable[[], str] = (
+    partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
+    if hasattr(torch._C, "_get_fp32_precision_getter")
+    else lambda: "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+)
 FEW_ROWS = 16  # up to this many rows of the narrow operand, it is 2 % faster if tiles begin at different places along k
 
 
@@ -130,7 +135,7 @@ def matmul(
     if a.dtype != torch.float32:
         precision = "ieee"
     elif precision is None:
-        precision = "tf32" if unchanged(tf32_allowed) else "ieee" if k <= FEW_TERMS else "tf32x3"
+        precision = "tf32" if unchanged(_precision) == "tf32" else "ieee" if k <= FEW_TERMS else "tf32x3"
     given = _given(BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
     across, roles = (crossed(a, _along_k(a)), crossed(b.t(), _along_k(a))), not given and has_roles(a)
     known = partial(configuration, capability=capability, multiprocessors=multiprocessors, roles=roles, crossed=across)
@@ -155,12 +160,6 @@ def _given(*values: int | None) -> dict[str, int]:
         return {}
     names = ("block_m", "block_n", "block_k", "warps", "stages")
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
-
-
-def tf32_allowed() -> bool:
-    """Return whether torch allows float32 products on CUDA to use tf32, by its older or its newer setting."""
-    # From torch 2.9 on: if fp32_precision has been set, reading allow_tf32 raises; if not, it follows allow_tf32.
-    return _PRECISION("cuda", "matmul") == "tf32" if _PRECISION else bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def chosen() -> str:

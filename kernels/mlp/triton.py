@@ -23,10 +23,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..differentiable import apply, no_second_derivative
 from ..matmul.triton import chosen as chosen_by_matmul
 from ..matmul.triton import matmul
 from ..padding import room
-from ..second_derivative import no_second_derivative
 from ..side_stream import SideStream
 from ..spans import span
 from ..tensor_cores import has_roles
@@ -110,7 +110,7 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
     relu = activation == "relu"
     y, *given = (tensor.contiguous() for tensor in (x, *params))
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
-        result: Tensor = _Differentiable.apply(relu, y, *given)
+        result: Tensor = apply(_Differentiable, relu, y, *given)
         return result
     tiling, last = _tiling(y), len(given) // 2 - 1
     y = _readable(y, tiling)

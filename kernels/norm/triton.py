@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..differentiable import apply, no_second_derivative
 from ..reductions import reduce
-from ..second_derivative import no_second_derivative
 from ..triton_launch import each_time, planned, repeatable
 
 BLOCK = 1024  # elements of a program of the backward
@@ -63,7 +63,7 @@ def norm(x: Tensor, *, dim: str | int) -> Tensor:
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _Differentiable.apply(x, dim)
+        result: Tensor = apply(_Differentiable, x, dim)
         return result
     return reduce("norm", x, dim)
 

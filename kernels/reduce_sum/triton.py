@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..differentiable import apply
 from ..reductions import reduce
 
 
@@ -19,7 +20,7 @@ def reduce_sum(x: Tensor, *, dim: str | int) -> Tensor:
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _Differentiable.apply(x, dim)
+        result: Tensor = apply(_Differentiable, x, dim)
         return result
     return reduce("sum", x, dim)
 

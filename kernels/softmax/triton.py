@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..second_derivative import no_second_derivative
+from ..differentiable import apply, no_second_derivative
 from ..triton_device import l2_bytes, multiprocessors, require_floats, require_gpu
 from ..triton_launch import each_time, planned, repeatable
 from ._triton_backward import _backward_long, _backward_rows
@@ -60,7 +60,7 @@ def softmax(x: Tensor, *, BLOCK: int | None = None, ROWS: int | None = None, num
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _Differentiable.apply(x, (BLOCK, ROWS, num_warps))
+        result: Tensor = apply(_Differentiable, x, (BLOCK, ROWS, num_warps))
         return result
     return _forward(x, (BLOCK, ROWS, num_warps))
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..second_derivative import no_second_derivative
+from ..differentiable import apply, no_second_derivative
 from ..triton_device import LANES, programs_for, require_floats, require_gpu
 from ..triton_launch import each_time, planned, repeatable
 
@@ -64,7 +64,7 @@ def square(a: Tensor) -> Tensor:
 
     """
     if a.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _Differentiable.apply(a)
+        result: Tensor = apply(_Differentiable, a)
         return result
     return _forward(a)
 

@@ -462,6 +462,34 @@ def test_a_plan_gives_on_a_gpu_what_the_call_gives(op, impl, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("op", ["gelu", "softmax", "square"])
+@pytest.mark.parametrize("shape", [(4, 3, 8), (0, 5), (64, 1024)])
+def test_a_plan_makes_the_tensor_that_the_call_makes(op, shape):
+    """It allocates by another function than torch.empty."""
+    function = gpu_call(op, "triton")
+    x = torch.rand(shape, device="cuda").transpose(0, 1)
+
+    def properties(y):
+        facts = (
+            y.shape,
+            y.stride(),
+            y.dtype,
+            y.device,
+            y.storage_offset(),
+            y.is_contiguous(),
+            y.untyped_storage().nbytes(),
+        )
+        return *facts, y.requires_grad, y.is_leaf, y.is_inference(), torch._C._dispatch_keys(y).raw_repr()
+
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            launch.forget()
+            made, again = (function(x, **OPS[op][1]) for _ in range(2))
+        assert properties(again) == properties(made)
+        assert torch.equal(again, made)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(("op", "impl"), IMPLS)
 def test_every_operation_is_planned(op, impl):
     gpu_call(op, impl)(*inputs_of(op, (256, 256), torch.float32, 0), **OPS[op][1])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from runner.kernels.second_derivative import no_second_derivative
+from runner.kernels.differentiable import apply, no_second_derivative
 from runner.kernels.triton_device import OLD
 
 OPTIONS = {"gelu": {"form": "erf"}, "softmax": {}, "square": {}, "norm": {"dim": 1}, "mlp": {"activation": "gelu"}}
@@ -112,3 +112,35 @@ def test_several_gradients_and_none_where_none_is_wanted():
             assert torch.equal(one, 2 * factor)
             with twice():
                 torch.autograd.grad(one.sum(), a, retain_graph=True)
+
+
+class _Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * ctx.factor, None
+
+
+def test_apply_is_that_of_torch():
+    x = torch.randn(3, requires_grad=True)
+    for call in (apply, lambda function, *args: function.apply(*args)):
+        y = call(_Twice, x, 2)
+        assert torch.equal(y, 2 * x)
+        assert y.grad_fn.name() == "_TwiceBackward"
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.full_like(x, 2.0))
+        assert call(_Twice, x.detach(), 2).grad_fn is None
+
+
+def test_apply_under_torch_func_says_what_torch_says():
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.vmap(lambda x: apply(_Twice, x, 2))(torch.randn(2, 3))
+
+
+def test_apply_takes_a_tensor_that_outlived_a_transform():
+    kept = []
+    torch.func.grad(lambda x: kept.append(x) or x.sum())(torch.ones(3))
+    assert torch.equal(apply(_Twice, kept[0], 2), torch.full((3,), 2.0))

@@ -1,4 +1,4 @@
-"""Raise an error if someone asks for a second derivative of a kernel. None of ours has one."""
+"""What our functions for autograd share: a call without detours, and an error for a second derivative."""
 
 from __future__ import annotations
 
@@ -12,6 +12,21 @@ from torch import Tensor
 Gradients = Tensor | tuple[Tensor | None, ...]
 
 REFUSED = b"this kernel can be differentiated once: for a derivative of its gradient use a function of torch's own"
+
+_functorch = torch._C._functorch
+
+
+def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """Return ``function.apply(*args)`` in 2 us less of the caller's time.
+
+    Before it records the call, torch's ``apply`` looks for what none of our functions has: default arguments and a
+    ``setup_context``, which torch.func would need.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return function.apply(*args)
+    # As in torch's apply: a tensor that outlived a transform of torch.func stands for the tensor that it wraps.
+    plain = [_functorch.unwrap_if_dead(value) if isinstance(value, Tensor) else value for value in args]
+    return super(torch.autograd.Function, function).apply(*plain)  # type: ignore[misc]
 
 
 def no_second_derivative(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
