@@ -219,10 +219,6 @@ class Implementation(ABC):
         """Return whether building it for ``op`` compiles code that a cache on disk keeps for the next process."""
         return False
 
-    def untimed(self, op: str) -> str:
-        """Return the reason why a time of it would be meaningless, once it is loaded, else ""."""
-        return ""
-
     def wrap_call(self, call: Call, device: str) -> Call:
         """Return the call to time instead of ``call``, which binds the function to its inputs. Raises Unsupported."""
         return call
@@ -304,10 +300,6 @@ class Kernel(Implementation):
         if chosen := getattr(sys.modules[self.module(f"{op}.{self.name}")], "chosen", None):
             report.metrics["config"] = chosen()
 
-    def untimed(self, op: str) -> str:
-        """Return the reason if Triton's interpreter or Numba's simulator runs it."""
-        return loader.under_interpreter(self.module(f"{op}.{self.name}"))
-
 
 @cache
 def kernel(name: str) -> type[Kernel]:
@@ -351,7 +343,3 @@ class Wrapper(Implementation):
     def sources(self, op: str) -> list[Path]:
         """Return the source files of the wrapper and of the wrapped implementation."""
         return [*super().sources(op), *self.inner.sources(op)]
-
-    def untimed(self, op: str) -> str:
-        """Return the reason why the wrapped implementation cannot be timed, else ""."""
-        return self.inner.untimed(op)

@@ -30,10 +30,6 @@ class Cuda(Kernel):
         if self.variant not in every:
             raise ValueError(f"variant: no such variant {self.variant!r}; {choices(self.variant, every)}")
 
-    def untimed(self, op: str) -> str:
-        """Return "", since CUDA C++ is not interpreted."""
-        return ""
-
     def missing(self, op: str) -> str:
         """Return "" if there is a ``kernels/<op>/cuda.py`` with this variant."""
         if reason := super().missing(op):

@@ -122,10 +122,6 @@ class File(Implementation):
         function = getattr(module, self._name)
         return as_function(partial(function, **given) if given else function)
 
-    def untimed(self, op: str) -> str:
-        """Return the reason if Triton's interpreter or Numba's simulator runs a kernel of the file."""
-        return loader.under_interpreter(loader.module_name(self._source, self._snapshot))
-
     @contextmanager
     def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:
         """Report builds of CUDA C++. Add the call of ``op`` to a TypeError if arguments did not fit the function."""

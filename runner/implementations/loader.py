@@ -43,8 +43,6 @@ LONG_S = 1.0  # of a file's own code, without its imports, that is worth a sente
 LOST = re.compile(r"CUDA error|AcceleratorError|out of memory|can't allocate memory")
 NO_DRIVER = "0 active drivers"  # begins what Triton says without a GPU
 REGISTERS = ("custom_op", "triton_op", "define")  # functions of torch.library that take the name of an operator
-# Types of kernels that run in Python on the CPU → what runs them.
-INTERPRETED = {"InterpretedFunction": "Triton's interpreter", "FakeCUDAKernel": "Numba's simulator"}
 
 _folders: dict[str, tuple[str, Snapshot | None]] = {}  # folder and its git revision, by the name of the package
 _operators: dict[str, str] = {}  # file that registers an operator, by the operator's name
@@ -262,14 +260,6 @@ def _is_free(package: str, top: Path) -> bool:
     if package in sys.modules:
         return str(top / package) in map(os.path.realpath, getattr(sys.modules[package], "__path__", ()))
     return not import_path.is_reserved(package)
-
-
-def under_interpreter(module: str) -> str:
-    """Return the reason if kernels of the loaded ``module`` run in Python on the CPU, so that times are meaningless."""
-    for _, member in undecorated(sys.modules[module]):
-        if interpreter := INTERPRETED.get(type(member).__name__):
-            return f"correct under {interpreter}; a time there would say nothing about a GPU"
-    return ""
 
 
 def _package(root: Path) -> str:

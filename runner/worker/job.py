@@ -48,7 +48,6 @@ class Job:
     fallback: str = ""  # reason if the implementation did not run as requested
     wrong: str = ""  # error of the outputs
     untimed: str = ""  # reason if a time would be meaningless
-    interpreters: Sequence[str] = ()  # that have run its kernels
     files: list[Path] = field(default_factory=list)
     counted: float = 0.0  # the clock at the last call of ``_count``
 
@@ -69,8 +68,7 @@ class Job:
     def run(self) -> None:
         """Run all phases in order. Raises exceptions of the implementation."""
         deterministic = algorithms(deterministic=self.case.settings.deterministic_algorithms)
-        with debugging(self.case.settings.debug, self.problem.device), deterministic, interpreting() as ran:
-            self.interpreters = ran
+        with debugging(self.case.settings.debug, self.problem.device), deterministic:
             if self.case.settings.debug == "sanitizer":
                 self._sanitize()
             try:
@@ -119,10 +117,11 @@ class Job:
         self.enter("build")
         implementation = implementations.build(case.impl)
         started = time.perf_counter()
-        function = implementation.load(case.workload.name)
+        with interpreting():  # a script runs its kernels
+            function = implementation.load(case.workload.name)
         self.metrics["build_s"] = time.perf_counter() - started
 
-        with implementation.first_calls(case.workload.name, device) as report:
+        with interpreting() as interpreters, implementation.first_calls(case.workload.name, device) as report:
             call = replace(workload.call(function, inputs), work=work)
             call = implementation.wrap_call(call, device)
             self.metrics.update(call.columns)
@@ -139,7 +138,7 @@ class Job:
         self.enter("check")
         call, columns, self.wrong = checked(call, expected, problem.expected_now, given)
         self.metrics.update(columns)
-        self.untimed = implementation.untimed(case.workload.name) or untimed(self.interpreters, checked=True)
+        self.untimed = untimed(interpreters, checked=True)
         return replace(call, judge=None, judge_anew=None, inputs=()) if problem.low_memory else call
 
     def compile_only(self) -> dict[str, Scalar]:

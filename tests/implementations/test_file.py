@@ -15,7 +15,6 @@ import torch
 from runner import config, implementations
 from runner.implementations import call_line, loader
 from runner.implementations.compiled import Compiled
-from runner.implementations.cudagraph import CudaGraph
 from runner.implementations.file import File
 from runner.kernels import gelu
 from runner.kernels.unsupported import Unsupported
@@ -211,31 +210,6 @@ def test_a_users_function_is_called_as_it_is(tmp_path):
     workload = build(option_class("models", "gelu"), GELU, "workload")
     call = workload.call(File(f"{tmp_path}/mine.py:mine").load("gelu"), (1,))
     assert call.run() == (call.run.__code__,)
-
-
-KERNEL = """
-import triton
-import triton.language as tl
-{decorators}
-@triton.jit
-def _copy(x, y, N: tl.constexpr):
-    tl.store(y + tl.arange(0, N), tl.load(x + tl.arange(0, N)))
-def mine(x): return x
-"""
-AUTOTUNED = "@triton.autotune([triton.Config({})], key=[])\n@triton.heuristics({})"
-
-
-@pytest.mark.parametrize("wrap", [File, lambda path: Compiled(path, "default", None, False, False), CudaGraph])
-@pytest.mark.parametrize("decorators", ["", AUTOTUNED])
-def test_a_kernel_of_ones_own_is_not_timed_under_tritons_interpreter(tmp_path, monkeypatch, wrap, decorators):
-    pytest.importorskip("triton")
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    (tmp_path / "mine.py").write_text(KERNEL.format(decorators=decorators))
-    (tmp_path / "plain.py").write_text("def mine(x): return x\n")
-    ours, plain = (wrap(f"{tmp_path}/{name}.py:mine") for name in ("mine", "plain"))
-    ours.load("gelu")
-    plain.load("gelu")
-    assert (ours.untimed("gelu")[:34], plain.untimed("gelu")) == ("correct under Triton's interpreter", "")
 
 
 @pytest.mark.parametrize(
