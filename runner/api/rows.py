@@ -81,14 +81,7 @@ class Rows:
         self.samples |= {case.key: one.samples_us for case, one in zip(cases, found, strict=True)}
         keys = [case.key for case, one in zip(cases, found, strict=True) if one.is_timed]
         if rounds:
-            batches = dict(zip(keys, rounds, strict=True))
-            self.rounds.append(
-                PairedRounds(
-                    {key: batch.means_us for key, batch in batches.items()},
-                    {key: batch.instrument for key, batch in batches.items()},
-                    calls={key: batch.calls for key, batch in batches.items()},
-                )
-            )
+            self.rounds.append(PairedRounds.of(dict(zip(keys, rounds, strict=True))))
 
     def skip(self, size: Any) -> None:
         """Add rows of functions that are not called at ``size``, since an earlier fault has ended the GPU's context."""

@@ -66,20 +66,16 @@ class Captured:
         """Warm up and capture. ``call.reset`` restores what the warm-up changes."""
         import torch
 
-        from ..timing.capture import CaptureError, capture_stream, capturing
+        from ..timing.capture import CaptureError, captured
 
-        graph, stream = torch.cuda.CUDAGraph(), capture_stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # backward runs on the stream of its first call
+        def warm_up() -> None:
             for _ in range(WARM_UP):
                 self._call.run()
             self._call.restore()
-        torch.cuda.synchronize()
+
         try:
-            with capturing(graph):
-                self._outputs = self._call.run()
+            self._graph, self._outputs = captured(self._call.run, warm_up)
         except CaptureError as error:
             if isinstance(error.__cause__, torch.OutOfMemoryError):
                 raise error.__cause__ from None
             raise Unsupported(f"no CUDA graph can hold this call: {error}") from error
-        self._graph = graph

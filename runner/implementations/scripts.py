@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -91,12 +91,13 @@ def undone(file: Path) -> Iterator[list[str]]:
         "torch.get_float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         **_attributes("torch.backends.cudnn", torch.backends.cudnn, "allow_tf32"),
     }
-    before, seeds, arguments = read(known), _seeds(), sys.argv
+    before, arguments = read(known), sys.argv
     handlers = {number: signal.getsignal(number) for number in signal.Signals}
     timers = [timer for timer in map(partial(getattr, signal), TIMERS) if not signal.getitimer(timer)[0]]
     sys.argv = [str(file)]
     try:
-        yield changed
+        with generators_restored():
+            yield changed
     finally:
         sys.argv = arguments
         after = read(known)
@@ -112,23 +113,20 @@ def undone(file: Path) -> Iterator[list[str]]:
                     signal.signal(number, handler)
         for timer in timers:
             signal.setitimer(timer, 0)
-        for restore in seeds:
-            restore()
 
 
-def _seeds() -> list[Callable[[], object]]:
-    """Return functions that put the generators of random numbers back to where they are now."""
+@contextmanager
+def generators_restored() -> Iterator[None]:
+    """Put the generators of random numbers of Python, numpy and torch back to where they were before."""
     import torch
 
-    restore: list[Callable[[], object]] = [
-        partial(random.setstate, random.getstate()),
-        partial(torch.set_rng_state, torch.get_rng_state()),
-    ]
-    if numpy := sys.modules.get("numpy.random"):
-        restore.append(partial(numpy.set_state, numpy.get_state()))
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        restore.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
-    return restore
+    numpy = sys.modules.get("numpy.random")
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    with ExitStack() as restore, torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()):
+        restore.callback(random.setstate, random.getstate())
+        if numpy:
+            restore.callback(numpy.set_state, numpy.get_state())
+        yield
 
 
 def stopped_at(frame: TracebackType | None, file: Path) -> int:

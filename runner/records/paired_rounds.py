@@ -24,6 +24,16 @@ class PairedRounds:
     calls: Mapping[str, int] = field(default_factory=dict)  # timed in the rounds, by the cases' keys
     wrong: Mapping[str, str] = field(default_factory=dict)  # what was wrong with outputs, by the cases' keys
 
+    @classmethod
+    def of(cls, by_key: Mapping[str, Any]) -> PairedRounds:
+        """Return the rounds whose ``Batches`` of runner.timing.call are given by the keys of their cases."""
+        return cls(
+            {key: batches.means_us for key, batches in by_key.items() if batches.means_us},
+            {key: batches.instrument for key, batches in by_key.items()},
+            calls={key: batches.calls for key, batches in by_key.items()},
+            wrong={key: batches.wrong for key, batches in by_key.items() if batches.wrong},
+        )
+
     @property
     def dropped(self) -> set[str]:
         """Keys of the cases that a race has shown to be slower than the fastest."""

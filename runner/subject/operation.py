@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, make_dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -277,37 +278,18 @@ def _seeds(device: str, seed: int) -> Iterator[None]:
 
     import torch
 
-    devices = [torch.cuda.current_device()] if device == "cuda" else []
-    state = random.getstate()
-    with torch.random.fork_rng(devices), torch.device(device), _numpy_seed(seed):
+    from ..implementations.scripts import generators_restored
+
+    with suppress(ImportError):  # without numpy, the file does not use it
+        import numpy.random
+    if device == "cuda":
+        torch.cuda.init()
+    with generators_restored(), torch.device(device):
         torch.manual_seed(seed)
         random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(state)
-
-
-class _numpy_seed:  # noqa: N801  a context, as torch.random.fork_rng is
-    """Seed numpy, if it is there, and restore its generator."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def __enter__(self) -> None:
-        try:
-            import numpy as np
-        except ImportError:
-            self._state = None
-            return
-        self._state = np.random.get_state()
-        np.random.seed(self._seed % 2**32)
-
-    def __exit__(self, *failure: object) -> None:
-        if self._state is not None:
-            import numpy as np
-
-            np.random.set_state(self._state)
+        if "numpy.random" in sys.modules:
+            numpy.random.seed(seed % 2**32)
+        yield
 
 
 def bound_to(workload: Mapping[str, Any], impl: Mapping[str, Any]) -> Mapping[str, Any]:

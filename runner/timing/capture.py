@@ -130,6 +130,18 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None, ordered: bool = 
         raise CaptureError(reason) from error
 
 
+def captured(run: Callable[[], T], warm_up: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, T]:
+    """Return a graph of ``run``, and what it returned, after ``warm_up`` on the same stream. Raises CaptureError."""
+    graph, stream = torch.cuda.CUDAGraph(), capture_stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # a backward runs on the stream of its first call
+        warm_up()
+    torch.cuda.synchronize()
+    with capturing(graph):
+        result = run()
+    return graph, result
+
+
 KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4  # CUgraphNodeType
 Kind = tuple[int, int]  # type of a node and, for a kernel, its function
 

@@ -14,7 +14,7 @@ import torch
 from ..records.case import Scalar
 from . import clock as time
 from .call import Call
-from .capture import CaptureError, capture_stream, capturing, per_gpu
+from .capture import CaptureError, captured, per_gpu
 from .timestamps import PAIRS, timestamp_buffer
 
 
@@ -100,17 +100,11 @@ def _chunk(run: Callable[[], object], count: int) -> tuple[float, float]:
 
 def _captured(call: Call) -> Callable[[], object]:
     """Return the replay of a CUDA graph of ``call``, or the call itself if memory is too short for the graph."""
-    graph, stream = torch.cuda.CUDAGraph(), capture_stream()
-    stream.wait_stream(torch.cuda.current_stream())
+    run = partial(_run_whole, call)
     try:
-        with torch.cuda.stream(stream):
-            _run_whole(call)
-        torch.cuda.synchronize()
-        with capturing(graph):
-            _run_whole(call)
+        return captured(run, warm_up=run)[0].replay
     except CaptureError:
-        return partial(_run_whole, call)
-    return graph.replay
+        return run
 
 
 def _run_whole(call: Call) -> None:

@@ -128,13 +128,7 @@ class ProblemState:
             with algorithms(deterministic=self._case.settings.deterministic_algorithms):
                 results = compare(calls, self.device) if compare else None
             if results:
-                by_key = dict(zip(self._calls, results, strict=True))
-                return PairedRounds(
-                    {key: batches.means_us for key, batches in by_key.items() if batches.means_us},
-                    {key: batches.instrument for key, batches in by_key.items()},
-                    calls={key: batches.calls for key, batches in by_key.items()},
-                    wrong={key: batches.wrong for key, batches in by_key.items() if batches.wrong},
-                )
+                return PairedRounds.of(dict(zip(self._calls, results, strict=True)))
         return PairedRounds(reason="no paired rounds: turned off, or calls are too slow")
 
 

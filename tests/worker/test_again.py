@@ -91,9 +91,9 @@ def test_a_wrong_one_is_called_if_that_is_asked_for(result, user):
 
 
 def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
-    from runner.implementations import Kernel
+    from runner.worker import job
 
-    monkeypatch.setattr(Kernel, "untimed", lambda self, op: "it is not timed here")
+    monkeypatch.setattr(job, "untimed", lambda interpreters, checked: "it is not timed here")
     case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), Settings("cpu", 0))
     assert result(case) == (1, {"error": "unsupported: it is not timed here"})
 
