@@ -59,11 +59,10 @@ def _row(path: str, device: str, memory: int) -> list[str]:
     if reason:
         return line
     try:
-        found = needed(_workload(file), device)
+        amounts = needed(_workload(file), device)
     except (Exception, SystemExit) as error:
         fault = classify(error, "inputs")
         return [*line[:-1], fault.reason if fault.status == "unsupported" else ""]
-    amounts = [found.inputs, found.outputs, found.check]
     reason = f"needs {figure(sum(amounts), 'byte')} of {figure(memory, 'byte')}; give smaller sizes"
     return [*line[:2], *(figure(amount, "byte") for amount in amounts), line[5], reason * (sum(amounts) > memory)]
 

@@ -23,6 +23,7 @@ from ..device.gpus import Gpu
 from ..device.lock import acquire_all
 from ..records.case import CaseRecord
 from ..records.debugging import DEBUG_ENVIRONMENT, DETERMINISTIC_ENVIRONMENT
+from ..records.grouping import grouped
 from ..records.row import Row
 from . import CannotStart, Event, Limits, Notice
 from .device_queue import DeviceQueue
@@ -53,12 +54,12 @@ class Local(Limits):
         if 0 <= room < LEAST_ROOM:  # the import of torch would fail, or hang
             allowed = f"ulimit -v allows {room / 1e6:.0f} MB of address space"
             raise CannotStart(f"no worker can be started: {allowed}, and torch takes about 1 GB; raise the limit")
-        kinds: dict[tuple[str | None, bool, bool, int], list[CaseRecord]] = {}
-        for case in cases:
+
+        def kind(case: CaseRecord) -> tuple[str | None, bool, bool, int]:
             settings = case.settings
-            kind = (settings.debug, settings.deterministic_algorithms, settings.device == "cpu", case.devices)
-            kinds.setdefault(kind, []).append(case)
-        for (debug, deterministic, *_), same_kind in kinds.items():
+            return settings.debug, settings.deterministic_algorithms, settings.device == "cpu", case.devices
+
+        for (debug, deterministic, *_), same_kind in grouped(cases, kind).items():
             environment = {**DEBUG_ENVIRONMENT.get(debug, {}), **(DETERMINISTIC_ENVIRONMENT if deterministic else {})}
             yield from self._run(same_kind, Path(log_path), environment, None if environment else early)
             early = early if environment else None

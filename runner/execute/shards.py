@@ -17,6 +17,7 @@ from typing import Any
 from ..device import gpus
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
+from ..records.grouping import grouped
 from ..records.row import Row
 from ..store.fingerprint import Fingerprints
 from . import CannotStart, Event, Limits, Notice, Ready, Started
@@ -43,10 +44,7 @@ def one_line(error: BaseException) -> str:
 
 def problems(cases: Iterable[CaseRecord]) -> list[list[CaseRecord]]:
     """Group ``cases`` by problem, including replicas, since they run on one machine to be comparable."""
-    by_problem: dict[str, list[CaseRecord]] = {}
-    for case in cases:
-        by_problem.setdefault(case.problem, []).append(case)
-    return list(by_problem.values())
+    return list(grouped(cases, lambda case: case.problem).values())
 
 
 def local(limits: Limits, gpus: int, precompile: int | None = None) -> Local:

@@ -39,10 +39,7 @@ def of_function(file: Path, name: str) -> list[str]:
 
 def launched(file: Path) -> dict[str, ast.Call]:
     """Return the calls ``name = cuda_kernel(...)`` of ``file``, by the name."""
-    try:
-        nodes = own_file.named(ast.parse(file.read_bytes()))
-    except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
-        return {}
+    nodes = own_file.named(_parsed(file))
     calls = ((name, node.value) for name, node in nodes.items() if isinstance(node, ast.Assign))
     return {name: call for name, call in calls if isinstance(call, ast.Call)}
 
@@ -92,16 +89,20 @@ def bound_names(node: ast.AST) -> set[str]:
 
 def functions(file: Path) -> Iterator[ast.FunctionDef]:
     """Yield the functions at the top level of ``file``, including functions under ``if`` or ``try``."""
-    try:
-        waiting: list[ast.AST] = [ast.parse(file.read_bytes())]
-    except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
-        return
+    waiting: list[ast.AST] = [_parsed(file)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef):
             yield node
         elif not isinstance(node, ast.ClassDef | ast.Lambda):
             waiting += ast.iter_child_nodes(node)
+
+
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
+        return ast.Module([], [])
 
 
 def pin(module: ModuleType, values: Mapping[str, Scalar]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -16,7 +15,7 @@ from ..records.case import Scalar
 from ..timing import clock as time
 from ..timing.arguments import Inputs
 from ..timing.call import Call
-from ..timing.correctness import Outputs, judged, repeats
+from ..timing.correctness import Outputs, repeats
 from ..timing.outputs import tensor_paths, tensors
 from ..timing.peak_memory import peak_bytes
 from .recompiles import Recompiles
@@ -60,7 +59,13 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
     inputs.restore()
     columns["mutates_inputs"] = bool(inputs.changed)
     if inputs.changed:
-        call = replace(call, reset=partial(_restore, call, inputs))
+        alone = call
+
+        def reset() -> None:
+            alone.restore()
+            inputs.restore()
+
+        call = replace(call, reset=reset)
     for _ in range(FURTHER_CALLS[device]):
         call.restore()
         call.run()
@@ -88,7 +93,12 @@ def checked(
     if result.compared:
         columns["bitwise_repeatable"] = repeats(call, outputs)
     if not result.reason:
-        call = judged(call, expected, expected_now, tensor_paths(outputs))
+        paths = tensor_paths(outputs)
+        call = replace(
+            call,
+            judge=lambda outputs: expected.check_tensors(outputs, paths).reason,
+            judge_anew=lambda outputs: expected_now().check_tensors(outputs, paths).reason,
+        )
     return call, columns, result.reason
 
 
@@ -113,9 +123,3 @@ def synchronize(device: str) -> None:
     """Wait for the GPU, which raises its late errors."""
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def _restore(call: Call, inputs: Inputs) -> None:
-    """Undo changes by ``call``, also of its inputs."""
-    call.restore()
-    inputs.restore()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf, isfinite, prod
 from typing import Any, Protocol
 
@@ -71,18 +71,6 @@ class ExpectedOutputs:
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
         """Compare every output with its reference, whatever its path."""
         return self.check(outputs)
-
-
-def judged(call: Call, expected: Outputs, expected_now: Callable[[], Outputs], paths: Sequence[str]) -> Call:
-    """Return ``call`` with what judges its outputs: those of the tensors at ``paths`` in what it returns.
-
-    ``expected_now`` gives what is expected for the values that the inputs hold when it is called.
-    """
-    return replace(
-        call,
-        judge=lambda outputs: expected.check_tensors(outputs, paths).reason,
-        judge_anew=lambda outputs: expected_now().check_tensors(outputs, paths).reason,
-    )
 
 
 def repeats(call: Call, outputs: object) -> bool:

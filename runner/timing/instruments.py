@@ -85,22 +85,19 @@ def build(
     name: str, call: Call, settings: TimingSettings, *, buffer_sets: BufferSets | None = None, warm: bool = False
 ) -> Instrument:
     """Return the instrument ``name``; with ``warm`` it never flushes the L2 cache. Raises CaptureError."""
-    instrument = _build(name, call, settings, buffer_sets, warm)
-    instrument.checks = SpotChecks(call.judge)
-    return instrument
-
-
-def _build(name: str, call: Call, settings: TimingSettings, buffer_sets: BufferSets | None, warm: bool) -> Instrument:
-    cold = settings.cold_l2 and not warm
-    before = preparation(call.reset, cold_l2=cold)
+    cold, captures = settings.cold_l2 and not warm, settings.captures
+    run, before = call.run, preparation(call.reset, cold_l2=cold)
+    instrument: Instrument
     if name == "graph_timestamps":
-        captures = settings.captures
         constant_us = partial(calibration.graph_constant_us, cold_l2=cold, captures=captures)
         constant_us()  # before the call is captured; called again for each series, since the offset may change
-        return GraphTimestamps(call.run, before, captures=captures, constant_us=constant_us, buffer_sets=buffer_sets)
-    if name == "stream_timestamps":
-        return StreamTimestamps(call.run, before, constant_us=calibration.stream_constant_us(cold_l2=cold))
-    return CudaEvents(call.run, before) if name == "cuda_events" else HostClock(call.run, before)
+        instrument = GraphTimestamps(run, before, captures=captures, constant_us=constant_us, buffer_sets=buffer_sets)
+    elif name == "stream_timestamps":
+        instrument = StreamTimestamps(run, before, constant_us=calibration.stream_constant_us(cold_l2=cold))
+    else:
+        instrument = CudaEvents(run, before) if name == "cuda_events" else HostClock(run, before)
+    instrument.checks = SpotChecks(call.judge)
+    return instrument
 
 
 def no_timestamps() -> str:

@@ -28,7 +28,7 @@ from ..timing.cpu import all_threads
 from .job import Job
 from .left_threads import computing
 from .problem import ProblemState
-from .process_state import or_none, read_state
+from .process_state import read_state
 from .used_files import ROOMS, UsedFiles
 
 AGAIN = "kernel_runner.worker.again"  # program that runs a case again under a tool
@@ -251,5 +251,9 @@ def left_running() -> list[int]:
 
     A process that has left its parent is missing. It is killed when the worker ends.
     """
-    commands = {pid: or_none(Path(f"/proc/{pid}/cmdline").read_bytes) for pid in processes.children(os.getpid())}
-    return [pid for pid, command in commands.items() if command and not INDUCTOR.search(command)]  # b"": it has ended
+    running = []
+    for pid in processes.children(os.getpid()):
+        with contextlib.suppress(OSError):  # it has just ended
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            running += [pid] if command and not INDUCTOR.search(command) else []  # b"": it has ended
+    return running

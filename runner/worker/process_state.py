@@ -9,18 +9,14 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
 
 import torch
 
 from ..implementations import scripts
 from ..implementations.scripts import TIMERS
-
-T = TypeVar("T")
 
 # Functions that built-in implementations, workloads and instruments call, and that a case may have replaced.
 FUNCTIONS: dict[str, tuple[object, str]] = {
@@ -127,10 +123,3 @@ def _open_files() -> float:
         return len(os.listdir("/dev/fd"))
     except OSError as error:
         return math.inf if error.errno in (errno.EMFILE, errno.ENFILE) else 0
-
-
-def or_none(read: Callable[[], T]) -> T | None:
-    """Return ``read()``; None if it raises RuntimeError or OSError."""
-    with suppress(RuntimeError, OSError):
-        return read()
-    return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
 from typing import Any, Literal
 
+from ...records.grouping import grouped
 from .. import CALL
 
 Kind = Literal["op", "span", "python", "api", "kernel", "copy", "fill"]
@@ -82,10 +83,7 @@ def calls(events: Iterable[Event]) -> tuple[list[ApiCall], list[ApiCall]]:
     Work belongs to the call that launched it. Work without a recorded launch belongs to the call in which it starts.
     """
     by_start = sorted(events, key=lambda event: (event.start, -event.end))
-    threads: dict[object, list[Event]] = {}
-    for event in by_start:
-        if event.kind not in ON_GPU:
-            threads.setdefault(event.thread, []).append(event)
+    threads = grouped((event for event in by_start if event.kind not in ON_GPU), lambda event: event.thread)
     for on_thread in threads.values():
         _nest(on_thread)
     # The runtime's call contains the driver's call of the same number, and is longer.

@@ -8,20 +8,20 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ...records.case import Scalar
 from ...records.columns import Column
 from ...records.figures import figure, unit_of
+from ...records.grouping import grouped
 from ...records.text_table import shortened, text_table
 from ...timing.statistics import trimmed_mean
 from ...timing.timeline import covered, gaps, whole
 from .. import CALL, SUMMARY, write_csv
 from . import ApiCall, Event
 
-T = TypeVar("T")
 Record = dict[str, Any]  # column → cell
 
 LONGEST_NAME = 60
@@ -63,7 +63,7 @@ def figures(calls: Sequence[ApiCall], tool: str) -> dict[str, Scalar]:
     busy_us = [covered(work) for work in works]
     span_us = [whole(work) for work in works]
     every = [event for work in works for event in work]
-    kernels = _grouped(every, lambda event: event.name)
+    kernels = grouped(every, lambda event: event.name)
     top = max(kernels, key=lambda name: _sum_us(kernels[name]))
     values: dict[str, Scalar] = {
         "gpu_us": trimmed_mean(busy_us),
@@ -92,7 +92,7 @@ def kernels(calls: Sequence[ApiCall]) -> list[Record]:
     """Return a line for each operation and kernel that it launches, the longest time first."""
     works = [work for call in calls for work in call.work]
     lines: list[Record] = []
-    for (op, shapes, name), launches in _grouped(works, lambda work: (*_op_of(work), work.name)).items():
+    for (op, shapes, name), launches in grouped(works, lambda work: (*_op_of(work), work.name)).items():
         first, times = _first_of_launches(launches), [work.us for work in launches]
         line: Record = {"op": op, "shapes": shapes, "kernel": name, "count": len(launches) / len(calls)}
         line |= {"gpu_us": sum(times) / len(calls), "share_pct": 100 * sum(times) / _sum_us(works)}
@@ -111,9 +111,9 @@ def ops(calls: Sequence[ApiCall]) -> list[Record]:
     """
     events = [event for call in calls for event in call.host if event.kind == "op"]
     total_us = sum(event.self_us for event in events)
-    launched = _grouped((work for call in calls for work in call.work), _op_of)
+    launched = grouped((work for call in calls for work in call.work), _op_of)
     lines: list[Record] = []
-    for (op, shapes), same in _grouped(events, lambda event: (event.name, event.shapes)).items():
+    for (op, shapes), same in grouped(events, lambda event: (event.name, event.shapes)).items():
         self_us = sum(event.self_us for event in same)
         # Recursive calls are in their callers' time.
         outer = [event for event in same if all(above.name != op for above in event.ancestors())]
@@ -142,10 +142,10 @@ def parts(calls: Sequence[ApiCall], others: Sequence[ApiCall] = ()) -> list[Reco
     """
     gpu = any(call.work for call in calls)
     lines: list[Record] = []
-    for group in ([*calls], *_grouped(others, lambda call: call.span.name).values()):
+    for group in ([*calls], *grouped(others, lambda call: call.span.name).values()):
         named = [(event, call) for call in group for event in (call.span, *call.host) if event.kind == "span"]
         named.sort(key=lambda pair: (pair[0].start, -pair[0].end))
-        for name, occurrences in _grouped(named, lambda pair: _path(*pair)).items():
+        for name, occurrences in grouped(named, lambda pair: _path(*pair)).items():
             inside = [[w for w in call.work if event is call.span or event in w.stack] for event, call in occurrences]
             sums = {"host_us": sum(event.us for event, _ in occurrences)}
             if gpu:
@@ -200,19 +200,11 @@ def _lines(
 ) -> list[Record]:
     """Return a line for each key of ``times``, (key, microseconds), the longest time first."""
     lines: list[Record] = []
-    for key, entries in _grouped(times, lambda entry: entry[0]).items():
+    for key, entries in grouped(times, lambda entry: entry[0]).items():
         same = [us for _, us in entries]
         line = {**dict(zip(names, key, strict=True)), "count": len(same) / calls, column: sum(same) / calls}
         lines.append({**line, "mean_us": statistics.mean(same), "max_us": max(same)})
     return sorted(lines, key=lambda line: -line[column])
-
-
-def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
-    """Group ``items`` by ``key``; keys are in the order of their first item."""
-    groups: dict[Any, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def _op_of(work: Event) -> tuple[str, str]:
