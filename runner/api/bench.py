@@ -310,7 +310,7 @@ class Compared:
     speedup_low: float | None  # 95 % interval
     speedup_high: float | None
     word: str | None  # "faster", "slower", "same" or "unclear"; None for the baseline
-    fastest: str  # "yes", "tied", "unknown" (not compared) or "no"; "no" if the outputs were not checked
+    fastest: str  # "yes", "tied", "only" (without a rival), "unknown" (not compared) or "no"; "no" if not checked
 
 
 class Comparison(Sequence[Compared]):

@@ -211,7 +211,7 @@ def _couples(plan: Plan, against: str, names: Names, *, everything: bool) -> tup
         elif case.replica == 0:
             skipped.append(BeforeAfter(names.case(case), skipped=UNCHANGED if impl else WITHOUT_REVISIONS))
     for reason, count in without_change.items():
-        print(f"gate: {count} measured although no change is known: {reason}", flush=True)
+        print(f"gate: measuring {count} without a known change: {reason}", flush=True)
     return couples, skipped
 
 

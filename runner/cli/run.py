@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.plan import Plan
 from ..records.row import Row
 from ..records.schema import build
-from ..report import Reporter
+from ..report import Hint, Reporter
 from ..store import run_folder
 from ..store.session import Session
 from ._advice import advice
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         plan = config.plan(argv)
         if plan is None:  # Hydra has answered, as for --cfg
             return 0
-        return carry_out(plan, argv, early, advised=True)[1]
+        return carry_out(plan, argv, early, typed=True)[1]
 
 
 def as_sweep(words: Sequence[str]) -> list[str]:
@@ -67,12 +68,13 @@ def carry_out(
     early: Zygote | None = None,
     extended: Session | None = None,
     *,
-    advised: bool = False,
+    typed: bool = False,
 ) -> tuple[Session, int]:
     """Run the grid and report it. Return its session, whose journal is closed, and the exit code.
 
-    ``argv`` is recorded as the command line. ``extended``: a session of this process, in whose folder the run goes on.
-    ``advised``: say what smaller run to type if this one takes minutes on a CPU.
+    ``argv`` is recorded as the command line. ``extended``: a session of this process, in whose folder the run goes on
+    without another table. ``typed``: the user asks for this run itself, so say what smaller one to type if it takes
+    minutes on a CPU, and how to go on after an interrupt.
     Raises BadInput before any case is started.
     """
     launcher, reporters = options(plan)
@@ -85,14 +87,17 @@ def carry_out(
             validate(session.cases)
         for line in session.summary():
             print(line, flush=True)
-        if advised and (sentence := advice(session.cases, plan, argv, device_names)):
+        if typed and (sentence := advice(session.cases, plan, argv, device_names)):
             print(f"runner: {sentence}", file=sys.stderr, flush=True)
         ended = execute(session, launcher, interrupts, early)
         errors = session.give_up(ended) if isinstance(ended, OSError) else [str(ended)] if ended else []
         for error in errors:
             print(f"runner: {error}", file=sys.stderr, flush=True)
-        rows = conclude(session, reporters)
+        rows = conclude(session, reporters, argv, shown=extended is None)
     if interrupts.first:
+        if typed and len(rows) < len(session.plan.cases):
+            words = "resume=last" if plan.output_dir == "outputs" else f"resume={shlex.quote(str(session.folder))}"
+            print(f"runner: interrupted; to go on: python -m runner {words}", file=sys.stderr, flush=True)
         return session, 128 + interrupts.first
     return session, 1 if ended else exit_code(rows)
 
@@ -142,10 +147,13 @@ def _on_event(session: Session, live: LiveReport, event: object) -> None:
             live.compared(event, corrected)
 
 
-def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
-    """Ask the terminal, both tables and the ``chosen`` reporters for their reports, and print what they return.
+def conclude(
+    session: Session, chosen: Mapping[str, Reporter], argv: Sequence[str] = (), *, shown: bool = True
+) -> list[Row]:
+    """Ask the terminal, both tables and the ``chosen`` reporters for their reports, and print them if ``shown``.
 
-    A chosen reporter is not asked about a run without rows, nor twice about the same rows. Return the grid's rows.
+    A chosen reporter is not asked about a run without rows, nor twice about the same rows. ``argv``: the command line,
+    which may name reporters. Return the grid's rows.
 
     Raises:
         BrokenPipeError: nobody reads stdout any more. All reporters have been asked.
@@ -176,6 +184,7 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
     }
     if not session.rows and (folder / TABLE).exists():
         del reports["markdown"]
+    hints = out.is_terminal or any(word.startswith(("log=", "log.")) for word in argv)
     unprinted: OSError | None = None
     for name, report in reports.items():
         messages = report()
@@ -183,8 +192,9 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
             published.append(name)
             run_folder.set_published(folder, published)
         try:
-            for message in messages if unprinted is None else ():
-                say(out, message)
+            for message in messages if shown and unprinted is None else ():
+                if hints or not isinstance(message, Hint):
+                    say(out, message)
         except OSError as error:  # stdout is a closed pipe, or a file on a full disk
             unprinted = error
     if isinstance(unprinted, BrokenPipeError):

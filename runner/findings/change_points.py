@@ -118,7 +118,7 @@ def _note(series: Series) -> str:
         few = "one run" if len(series.points) == 1 else f"{len(judged)} of {len(series.points)} runs can be judged"
         return f"{few}: nothing to compare"
     if _ratio(judged[0], judged[-1], _scatter(judged), series) is None:
-        known = f"{FEWEST_REPLICAS} replicas, a certificate of verify, or several runs of one commit"
+        known = f"{FEWEST_REPLICAS} replicas, a certificate (python -m runner verify), or several runs of one commit"
         return f"no change can be marked: how much two runs differ is not known; it takes {known}"
     return ""
 

@@ -20,6 +20,8 @@ from .ratios import bounds, by_key, inverse, row_in_rounds, time_ratio
 from .replicas import between_pct, merge_replicas, replicas_by_case
 from .validity import is_correct, may_win
 
+WINS = ("yes", "tied", "only")  # values of the column ``fastest``
+
 
 @dataclass(frozen=True)
 class Line:
@@ -39,7 +41,7 @@ class Line:
     speedup_high: float | None = None
     paired: bool | None = None
     vs_baseline: str | None = None
-    fastest: Literal["yes", "tied", "unknown", "no"] = "no"
+    fastest: Literal["yes", "tied", "only", "unknown", "no"] = "no"
     winner: bool = False  # the first of its problem, also if another is tied with it
     behind: Ratio | None = None  # time over the winner's, if it is correct and both have an interval
     vs_winner: str | None = None  # slower | same | unclear
@@ -75,8 +77,15 @@ class Line:
         return self.row.metrics[column] if column in self.row.metrics else getattr(self, column, None)
 
 
-def derive_lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[PairedRounds] = ()) -> list[Line]:
+def derive_lines(
+    rows: Iterable[Row],
+    baseline: str | None,
+    rounds: Iterable[PairedRounds] = (),
+    missing: Iterable[CaseRecord] = (),
+) -> list[Line]:
     """Return one line per case. Cases of a problem stand together; problems are in order of appearance.
+
+    ``missing``: cases that have not run, so that nothing is known to be the fastest of their problems.
 
     ``baseline``: label of the implementation that speed-ups are against; None: torch, else the reference
     of a user's workload, else the first correct one.
@@ -85,9 +94,14 @@ def derive_lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Pai
     rounds = list(rounds)
     compared, dropped = by_key(rounds), {key for each in rounds for key in each.dropped}
     problems = [_Problem(replicas, baseline, compared, dropped) for replicas in cases.values()]
+    unfinished = {case.problem for case in missing}
     # All comparisons of the table together.
     words = iter(statistics.words([ratio for problem in problems for ratio in problem.ratios.values()]))
-    return [line for problem in problems for line in problem.judged(dict(zip(problem.ratios, words, strict=False)))]
+    return [
+        line
+        for problem in problems
+        for line in problem.judged(dict(zip(problem.ratios, words, strict=False)), unfinished)
+    ]
 
 
 class _Problem:
@@ -113,8 +127,9 @@ class _Problem:
             columns["in_rounds"] = None if timed is row else timed
             columns |= _rates(row) | {"between_pct": between_pct(replicas), "launch_bound": bound}
             self.lines.append(Line(row, replicas=len(replicas), **columns))
-        may = [may_win(row) and row.case.key not in dropped for row in rows]
-        self.rivals = [place for place, wins in enumerate(may) if wins]
+        may = [place for place, row in enumerate(rows) if may_win(row)]
+        self.has_rivals = len(may) > 1
+        self.rivals = [place for place in may if rows[place].case.key not in dropped]
         self.best = best = _fastest(self.lines, self.rivals)
         # By the places of two cases: the time of the first over that of the second.
         self.ratios = {(i, base): line.ratio for i, line in enumerate(self.lines) if base is not None and line.ratio}
@@ -123,8 +138,11 @@ class _Problem:
             if best is not None and (ratio := time_ratio(cases[i], cases[best], compared)):
                 self.ratios[i, best] = ratio
 
-    def judged(self, words: Mapping[tuple[int, int], str]) -> list[Line]:
-        """Return the lines with what follows from ``words``, the conclusions of ``ratios``."""
+    def judged(self, words: Mapping[tuple[int, int], str], unfinished: Collection[str]) -> list[Line]:
+        """Return the lines with what follows from ``words``, the conclusions of ``ratios``.
+
+        ``unfinished``: problems of which other cases have not run.
+        """
         base, best = self.base, self.best
         behind = {i for (i, j), word in words.items() if j == best and word == "slower"}
         behind |= {j for (i, j), word in words.items() if i == best and word == "faster"}
@@ -134,8 +152,9 @@ class _Problem:
         for i, line in enumerate(self.lines):
             ratio, vs_winner = self._behind(i, words)
             columns: dict[str, Any] = {"winner": i == best, "behind": ratio, "vs_winner": vs_winner}
-            alone = "unknown" if ahead[1:] else "yes"
-            columns |= {"fastest": "no" if i not in ahead else "tied" if i in tied or (i == best and tied) else alone}
+            alone = "unknown" if ahead[1:] else "yes" if self.has_rivals else "only"
+            word = "no" if i not in ahead else "tied" if i in tied or (i == best and tied) else alone
+            columns |= {"fastest": "unknown" if word != "no" and line.case.problem in unfinished else word}
             columns |= {"vs_baseline": None if base is None else words.get((i, base))}
             lines.append(replace(line, **columns))
         return lines

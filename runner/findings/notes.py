@@ -12,7 +12,7 @@ from ..device.processes import ROOT
 from ..records.grouping import grouped
 from ..records.row import ERROR, Row
 from ..timing.statistics import Ratio
-from .lines import Line
+from .lines import WINS, Line
 from .names import Names
 from .ratios import doubt
 from .validity import DRIFTING, doubt_of, may_win, verdict
@@ -75,7 +75,7 @@ def _without_conclusion(pairs: Sequence[tuple[Line, Ratio | None]], what: str, n
 
 def _winners(lines: Sequence[Line], names: Names) -> str:
     """Say who is fastest by which time, where launches of some case take longer than the GPU's work."""
-    by_gpu = [names.impl(line.case) for line in lines if line.fastest in ("yes", "tied")]
+    by_gpu = [names.impl(line.case) for line in lines if line.fastest in WINS]
     high = min(_pipelined(line)[1] for line in lines)
     most = 2 * min(line.value("pipelined_us") for line in lines)  # few calls have wide intervals; a factor of 2 decides
     by_caller = [

@@ -20,6 +20,9 @@ from ..records.settings import NEUTRAL
 from ..store.provenance import commits
 from .lines import Line, derive_lines
 from .names import Names
+from .validity import verdict
+
+PLAIN = {"tf32": False, "data": "normal", "layout": "contiguous"}  # fields that a heading leaves out at these values
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Run:
             facts = (identity.device_columns(self.worker(row)).items() for row in rows)
             known = [{name: value for name, value in each if name in wanted} for each in facts]
             rows = [replace(row, metrics={**row.metrics, **each}) for row, each in zip(rows, known, strict=True)]
-        return derive_lines(rows, self.baseline, self.rounds)
+        done = {row.case.key for row in rows}
+        return derive_lines(rows, self.baseline, self.rounds, [case for case in self.cases if case.key not in done])
 
     def worker(self, row: Row) -> Mapping[str, Any]:
         """Return the facts about the device of ``row``, by the last session that knows it; empty if none does."""
@@ -108,24 +112,27 @@ class Run:
         return [row for row in self.rows if (row.case.problem, row.case.impl.text) in wanted]
 
     def heading(self, rows: Sequence[Row], width: int) -> str:
-        """Return its name and the devices of ``rows``, then the constant fields of each of their workloads."""
+        """Return its name and the devices of ``rows``, then the constant fields of each workload that are not plain."""
         ran = [row for row in rows if row.device != "cpu" or row.case.settings.device != "cuda"]  # there, a GPU lacks
         devices = replace(self, rows=ran).devices
         lines = [f"{self.title} on {devices}" if devices else self.title]
         shown = {row.case.workload.name for row in rows}
         for workload, fields in self.names.constants.items():
-            if workload in shown and fields:
-                text = f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}"
+            told = [f"{name}={value}" for name, value in fields.items() if PLAIN.get(name) != value]
+            if workload in shown and told:
+                text = f"{workload}: {' '.join(told)}"
                 lines += textwrap.wrap(
                     text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
                 )
         return "\n".join(lines)
 
     def outcome(self, rows: Sequence[Row]) -> str:
-        """Return how ``rows`` ended: ``12 cases: 10 ok, 1 wrong, 1 not run``, ``4 of 12 cases: 4 ok``."""
+        """Return how ``rows`` ended: ``12 cases: 9 ok (2 contended), 3 not run``, ``4 of 12 cases: 4 ok``."""
         total = f"{len(self.cases)} case{'s' * (len(self.cases) != 1)}"
         counts = Counter(row.status for row in rows)
-        ended = [f"{count} {status}" for status, count in counts.items()]
+        odd = Counter(word for row in rows if row.status == "ok" and (word := verdict(row)) != "ok")
+        doubts = f" ({', '.join(f'{count} {word}' for word, count in odd.items())})" if odd else ""
+        ended = [f"{count} {status}{doubts if status == 'ok' else ''}" for status, count in counts.items()]
         if len(rows) < len(self.rows):
             return f"{len(rows)} of {total}: {', '.join(ended)}".removesuffix(": ")
         missing = [f"{count} not run"] if (count := len(self.cases) - len(rows)) else []

@@ -198,7 +198,7 @@ def _ratio(
     return Ratio(log, math.inf, BATCHES - 1, paired=False), "unknown", reason or NO_SPREAD
 
 
-NO_SPREAD = f"neither {FEWEST_REPLICAS} replicas nor a certificate of verify on both sides"
+NO_SPREAD = f"neither {FEWEST_REPLICAS} replicas nor a certificate (python -m runner verify) on both sides"
 GRAVE = GRAVITY[: GRAVITY.index("contended") + 1]  # verdicts of a time that may be another one
 
 

@@ -250,7 +250,8 @@ DERIVED: dict[str, Column] = {  # computed from rows by runner.findings.lines
     "fastest": Column(
         "",
         "yes: every other correct case of the problem is shown to be slower | tied: cannot be told apart from the "
-        "fastest | unknown: not compared with the fastest, or itself the fastest but not compared with all | no. "
+        "fastest | only: no other correct case has a time | unknown: not compared with the fastest, or itself the "
+        "fastest but not compared with all, as others have not run | no. "
         "Times that are impossible or contradicted do not count, and neither does impl=copy",
         compares=True,
     ),

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+class Hint(str):
+    """A message that a run prints only on a terminal, or if the user has chosen the reporter."""
+
+
 class Reporter(Protocol):
     """Reports a finished run. A dataclass whose fields are those of its YAML."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-MARKS = {"yes": "★", "tied": "≈", "unknown": " ", "no": " "}  # by the column ``fastest``
+MARKS = {"yes": "★", "tied": "≈", "only": " ", "unknown": " ", "no": " "}  # by the column ``fastest``
 
 
 def usual_columns() -> dict[str, Column]:
@@ -105,7 +105,8 @@ def draw_table(
 
 def row_text(row: Row, names: Names, reason: str) -> str:
     """Return the row in one line, for a log or a pipe."""
-    words = [figure(row.time_us, "us"), interval(row.metrics.get("interval_pct"), "+-"), verdict(row), reason]
+    word = f"{verdict(row)}: {reason}" if reason else verdict(row)
+    words = [figure(row.time_us, "us"), interval(row.metrics.get("interval_pct"), "+-"), word]
     return " ".join([f"{names.case(row.case)}:", *filter(None, words)])
 
 

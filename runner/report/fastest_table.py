@@ -22,8 +22,7 @@ def fastest_table(run: Run, lines: Sequence[Line]) -> Table:
     """Return one row per problem, and below them where another implementation becomes the fastest."""
     every, rows = leaders(run, lines), []
     for leader in every:
-        word = "unknown" if not leader.shown else "tied" if leader.fastest[1:] else "yes"
-        mark, labels = MARKS[word], ", ".join(leader.fastest)
+        mark, labels = MARKS[leader.line.fastest if leader.line else "no"], ", ".join(leader.fastest)
         time_us = leader.line.shown.time_us if leader.line else None
         figures = [figure(time_us, "us"), factor(leader.ahead, 3), factors(leader.low, leader.high)]
         first = [run.names.heading(leader.case), f"{mark} {labels}" if labels else NONE]

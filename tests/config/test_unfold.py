@@ -149,7 +149,7 @@ def test_the_command_line_replaces_an_axis_of_an_experiment(compose):
 
 
 def test_an_experiment_may_sweep_workloads_each_with_its_axes(compose):
-    grid = points(compose, "+experiment=demo", "default_axes=true", "impl=torch")
+    grid = points(compose, "+experiment=demo", "default_axes=true", "impl=torch", "on_cpu=null")
     assert sum("workload=mlp" in point for point in grid) == 4
     assert sum("workload=matmul" in point for point in grid) == 3
 

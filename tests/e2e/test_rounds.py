@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 CHEAT = """import sys, torch
 def f(x):
@@ -13,6 +14,7 @@ def f(x):
     return torch.nn.functional.gelu(x, approximate="tanh")
 """
 WORDS = ("workload=gelu", "workload.rows=64", "workload.cols=64", "impl=torch,file", "impl.path=mine.py:f", "-m")
+ONE_WRONG = r"2 cases: 1 ok( \(1 .*\))?, 1 wrong"
 BRIEF = ("device=cpu", "measure.benchmark.max_s=0.05", "measure.benchmark.paired_rounds=10")
 
 
@@ -26,8 +28,8 @@ def test_outputs_that_are_wrong_in_the_rounds_make_the_row_wrong(run, tmp_path):
     assert statuses["file"][1].startswith("in the paired rounds: y: ")
     (line,) = [line for line in result.out.splitlines() if line.startswith("corrected: ")]
     assert "in the paired rounds" in line
-    assert "2 cases: 1 ok, 1 wrong" in result.out
+    assert re.search(ONE_WRONG, result.out)
     with (result.folder / "rows.csv").open() as file:
         assert sorted(row["status"] for row in csv.DictReader(file)) == ["ok", "wrong"]
     again = run(*WORDS, *BRIEF, f"resume={result.folder}")
-    assert "2 cases: 1 ok, 1 wrong" in again.out
+    assert re.search(ONE_WRONG, again.out)

@@ -297,7 +297,7 @@ def test_a_kernel_below_the_top_imports_from_the_top_and_is_watched_there(runner
     first = runner(*words, cwd="below")
     assert first.returncode == 0, first.stdout + first.stderr
     unknown = "no earlier run under outputs has recorded the files that they use"
-    assert first.stdout.startswith(f"gate: 1 measured although no change is known: {unknown}\n")
+    assert first.stdout.startswith(f"gate: measuring 1 without a known change: {unknown}\n")
     assert runner(*words, cwd="below").stdout.endswith("(0 compared with HEAD, 1 skipped)\n")
     changed("package")
     ended = runner(*words, cwd="below")
@@ -337,7 +337,7 @@ def test_a_list_that_may_be_incomplete_is_measured_again_and_says_why(folder, ru
     assert why in runner("plan", "resume=last", env=early).stdout
     assert "1 of 1 cases kept" in runner("plan", "resume=last", "resume.ignore=[sources]", env=early).stdout
     gate = runner("gate", "--against", "HEAD", *words, env=early)
-    assert f"gate: 1 measured although no change is known: {why}\n" in gate.stdout
+    assert f"gate: measuring 1 without a known change: {why}\n" in gate.stdout
 
 
 def test_a_neighbour_that_reads_another_kernel_adds_no_file_to_its_rows(run, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from runner.findings.lines import derive_lines
 from runner.findings.names import Names
 from runner.findings.notes import footnotes, row_notes
 from runner.findings.replicas import merge_replicas
+from runner.findings.run import Run
 from runner.records.case import CaseRecord, Choice
 from runner.records.figures import times as factor
 from runner.records.paired_rounds import PairedRounds
@@ -76,7 +78,7 @@ def test_what_is_wrong_is_not_said_to_be_faster():
         found = by_impl(derive_lines([torch, broken], None, compared))
         line = found["triton"]
         assert (line.speedup, line.vs_baseline, line.paired, line.time_us) == (None, None, None, 50.0)
-        assert found["torch"].fastest == "yes"
+        assert found["torch"].fastest == "only"
 
 
 def test_the_default_base_is_right():
@@ -387,7 +389,20 @@ def test_the_fastest_is_one_that_every_other_is_shown_to_be_slower_than():
     torch, triton, naive = row("torch", 100.0), row("triton", 90.0), row("naive", 300.0)
     three = [rounds((torch, 100.0), (triton, 90.0), (naive, 300.0))]
     assert fastest([torch, triton, naive], None, three) == {"torch": "no", "triton": "yes", "naive": "no"}
-    assert fastest([torch, wrong("triton", 50.0)], None) == {"torch": "yes", "triton": "no"}
+    assert fastest([torch, wrong("triton", 50.0)], None) == {"torch": "only", "triton": "no"}
+
+
+def test_none_is_the_fastest_without_a_rival_or_before_all_have_run():
+    torch, triton, naive = row("torch", 100.0), row("triton", 90.0), row("naive", 300.0)
+    assert [line.fastest for line in derive_lines([torch], None)] == ["only"]
+    lines = derive_lines([torch, triton], None, [rounds((torch, 100.0), (triton, 90.0))], [naive.case])
+    assert [line.fastest for line in lines] == ["no", "unknown"]
+
+
+def test_an_outcome_counts_the_verdicts_of_the_cases_that_are_ok():
+    rows = [row("torch", 100.0), row("naive", 300.0, verdict="contended"), wrong("triton", 50.0)]
+    run = Run(Path("r"), rows, (), cases=[each.case for each in rows])
+    assert run.outcome(rows) == "3 cases: 2 ok (1 contended), 1 wrong"
 
 
 def test_cases_that_cannot_be_told_apart_from_the_fastest_are_tied():

@@ -61,7 +61,7 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
     assert row_notes(rows, names) == [
         f"gelu mine and 1 more: error: ValueError: my own (k.py:6); its traceback: files/{key}/error.txt"
     ]
-    assert row_text(rows[0], names, reason_of(rows[0])) == "gelu mine: error ValueError: my own (k.py:6)"
+    assert row_text(rows[0], names, reason_of(rows[0])) == "gelu mine: error: ValueError: my own (k.py:6)"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_log_tells_such_a_reason_once(capsys):
         for one in rows:
             live.done(one)
     assert capsys.readouterr().out.splitlines() == [
-        "[1/2] gelu torch: wrong y: 57480 of 65536 elements wrong: got 0.000119753, want 3",
+        "[1/2] gelu torch: wrong: y: 57480 of 65536 elements wrong: got 0.000119753, want 3",
         "[2/2] gelu torch: wrong",
     ]
     assert len(row_notes(rows, Names([one.case for one in rows]))) == 1

@@ -25,6 +25,7 @@ from . import ApiCall, Event
 Record = dict[str, Any]  # column → cell
 
 LONGEST_NAME = 60
+LEAST_PCT = 0.1  # of the time, for a line of the summary
 WHAT = "kernels, copies and fills of a call"
 # Prefixes in the name of a C++ kernel.
 NOISE = ("void ", "at::native::", "at::detail::", "(anonymous namespace)::", "<unnamed>::", "std::")
@@ -285,7 +286,10 @@ def gpu_sentences(figures: Mapping[str, Any], tool: str) -> Iterator[str]:
 
 
 def write(folder: Path, head: Sequence[str], by_name: Mapping[str, Sequence[Record]], rows: int, end: str = "") -> None:
-    """Write the tables as CSV files, and ``head``, the first ``rows`` lines of each, and ``end`` as summary."""
+    """Write the tables as CSV files, and ``head``, the first ``rows`` lines of each, and ``end`` as summary.
+
+    The summary has no lines below ``LEAST_PCT`` of the time.
+    """
     for name, table in by_name.items():
         write_csv(folder / f"{name}.csv", table)
     lines = [*head]
@@ -293,10 +297,16 @@ def write(folder: Path, head: Sequence[str], by_name: Mapping[str, Sequence[Reco
         if table := by_name.get(name, ()):
             columns = [column for column in shown if column in table[0]]
             left = [index for index, column in enumerate(columns) if isinstance(table[0][column], str)]
-            cells = [columns, *([_cell(column, line[column]) for column in columns] for line in table[:rows])]
-            more = [f"  and {len(table) - rows} more"] if len(table) > rows else []
+            long = [line for line in table if _share(line) >= LEAST_PCT][:rows]
+            cells = [columns, *([_cell(column, line[column]) for column in columns] for line in long)]
+            more = [f"  and {len(table) - len(long)} more"] if len(table) > len(long) else []
             lines += ["", *text_table(cells, left=left), *more]
     (folder / SUMMARY).write_text("\n".join([*lines, end]), encoding="utf-8")
+
+
+def _share(line: Record) -> float:
+    """Return the part of the time in ``line`` in percent; 100 for an operation that launches, or if it has none."""
+    return 100.0 if line.get("kernels") else float(line.get("share_pct", line.get("self_host_pct", 100.0)) or 0.0)
 
 
 def _cell(column: str, value: object) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote
 
+from .. import Hint
 from .client import LOG, NO_KEY, client_environment, may_have_key, run_module, sync
 from .names import NAME_LENGTH, PROJECT_LENGTH, REFUSED, TAG_LENGTH, group_of
 from .state import State, read_state, write_state
@@ -82,7 +83,7 @@ class Wandb:
             state, reason = State(), f"{type(error).__name__}: {error}"
         if reason == NO_KEY:
             share = f"to share this run: wandb login, then python -m runner report wandb {shown}"
-            return [f"W&B: not logged ({NO_KEY}); {share}"]
+            return [Hint(f"W&B: not logged ({NO_KEY}); {share}")]
         if not state.recorded:
             return [f"W&B: not logged ({reason}); the results are in {shown}"]
         if reason:

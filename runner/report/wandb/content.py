@@ -12,7 +12,7 @@ from typing import Any
 from ...findings.chart_data import part, roofline_point, swept
 from ...findings.flat import column_names, flat_records
 from ...findings.kept_files import kept_files, read_csv
-from ...findings.lines import Line, derive_lines
+from ...findings.lines import WINS, Line, derive_lines
 from ...findings.names import Names
 from ...findings.validity import may_win
 from ...measure.columns import column_of, known_columns
@@ -105,7 +105,7 @@ class Content:
             for line in lines:
                 if line.speedup is not None and line.row.status == "ok":
                     figures[f"{key}/speedup/{self.names.impl(line.case)}"] = finite(line.speedup)
-            if fastest := [line for line in lines if line.fastest in ("yes", "tied")]:  # several if they are tied
+            if fastest := [line for line in lines if line.fastest in WINS]:  # several if they are tied
                 figures[f"{key}/fastest"] = ", ".join(self.names.impl(line.case) for line in fastest)
                 figures[f"{key}/fastest_us"] = finite(min(line.time_us or 0.0 for line in fastest))
         if wins := self._wins(self.lines):
@@ -128,7 +128,7 @@ class Content:
 
     def _wins(self, lines: Sequence[Line]) -> Counter[str]:
         """Return in how many problems each implementation is the fastest, or tied for it."""
-        return Counter(self.names.impl(line.case) for line in lines if line.fastest in ("yes", "tied"))
+        return Counter(self.names.impl(line.case) for line in lines if line.fastest in WINS)
 
     def config(self, run: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
         """Return a plain dict: settings of the run, the machine, and what the grid holds."""
