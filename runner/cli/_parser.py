@@ -28,7 +28,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "may be left out. Several values of a name are alternatives",
     },
     "columns": {"metavar": "NAME,...", "help": "columns of docs/columns.md; columns=NAME,... means the same"},
-    "output": {"type": Path, "metavar": "PATH", "help": "write it there, never into the folder of a run"},
+    "output": {"type": Path, "metavar": "PATH", "help": "write it there"},
 }
 ENDINGS = {".md": "md", ".tex": "latex"} | {f".{name}": name for name in ("csv", "json", "parquet", "png", "svg")}
 BINARY = ("parquet", "png")

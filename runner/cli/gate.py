@@ -124,7 +124,7 @@ def _conclude(
 
     print("\n".join(terminal_lines(decisions, sides, options.max_slowdown)))
     if options.summary:
-        text = comment(decisions, sides, options.max_slowdown, redact_command(["python -m runner", *command]))
+        text = comment(decisions, sides, options.max_slowdown, redact_command(["python", "-m", "runner", *command]))
         write_file(options.summary, text)
     return exit_code(decisions)
 

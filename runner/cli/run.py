@@ -93,13 +93,13 @@ def carry_out(
         errors = session.give_up(ended) if isinstance(ended, OSError) else [str(ended)] if ended else []
         for error in errors:
             print(f"runner: {error}", file=sys.stderr, flush=True)
-        rows = conclude(session, reporters, argv, shown=extended is None)
+        rows, lost = conclude(session, reporters, argv, shown=extended is None)
     if interrupts.first:
         if typed and len(rows) < len(session.plan.cases):
             words = "resume=last" if plan.output_dir == "outputs" else f"resume={shlex.quote(str(session.folder))}"
             print(f"runner: interrupted; to go on: python -m runner {words}", file=sys.stderr, flush=True)
         return session, 128 + interrupts.first
-    return session, 1 if ended else exit_code(rows)
+    return session, 1 if ended or lost else exit_code(rows)
 
 
 def execute(
@@ -149,11 +149,11 @@ def _on_event(session: Session, live: LiveReport, event: object) -> None:
 
 def conclude(
     session: Session, chosen: Mapping[str, Reporter], argv: Sequence[str] = (), *, shown: bool = True
-) -> list[Row]:
+) -> tuple[list[Row], bool]:
     """Ask the terminal, both tables and the ``chosen`` reporters for their reports, and print them if ``shown``.
 
     A chosen reporter is not asked about a run without rows, nor twice about the same rows. ``argv``: the command line,
-    which may name reporters. Return the grid's rows.
+    which may name reporters. Return the grid's rows, and whether ``rows.csv`` could not be written.
 
     Raises:
         BrokenPipeError: nobody reads stdout any more. All reporters have been asked.
@@ -186,13 +186,15 @@ def conclude(
         del reports["markdown"]
     hints = out.is_terminal or any(word.startswith(("log=", "log.")) for word in argv)
     unprinted: OSError | None = None
+    lost = False
     for name, report in reports.items():
         messages = report()
+        lost |= name == "csv" and bool(messages)
         if name in chosen:
             published.append(name)
             run_folder.set_published(folder, published)
         try:
-            for message in messages if shown and unprinted is None else ():
+            for message in messages if (shown or lost) and unprinted is None else ():
                 if hints or not isinstance(message, Hint):
                     say(out, message)
         except OSError as error:  # stdout is a closed pipe, or a file on a full disk
@@ -203,7 +205,7 @@ def conclude(
         with suppress(OSError):
             reason = unprinted.strerror or unprinted
             print(f"the table cannot be printed: {reason}. The results are in {folder}", file=sys.stderr, flush=True)
-    return rows
+    return rows, lost
 
 
 def exit_code(rows: Sequence[Row]) -> int:

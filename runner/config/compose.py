@@ -7,6 +7,7 @@ values into it takes 30 us. Some names below are internal to Hydra, so pyproject
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
 from collections import Counter
@@ -39,6 +40,7 @@ Keys = tuple[str, ...]  # of a field: ("workload", "rows")
 DOTTED = re.compile(r"\w+(\.\w+)*")
 ARGUMENTS = ("impl", "args")  # the only node with names that no YAML file has
 MOST_VALUES, MOST_CHARACTERS = 100_000, 1_000_000  # of a config; aliases and interpolations may stand for billions
+DEEPEST = 50  # values within values, of a YAML file
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # an interpolation that names another field
 
 
@@ -268,22 +270,27 @@ class _Template:
 
 
 def _check_size(file: Path) -> None:
-    """Raise BadInput if the aliases of a YAML file stand for more values than any config has."""
+    """Raise BadInput if a YAML file is nested deeper than any config, or its aliases stand for more values."""
     try:
-        count = _count(yaml.safe_load(file.read_bytes()), {})
+        count, depth = _extent(yaml.safe_load(file.read_bytes()), {})
+    except RecursionError:
+        count, depth = 0, math.inf
     except YAML_ERRORS:  # reported where it is read
         return
+    if depth > DEEPEST:  # OmegaConf takes forever to say so
+        raise BadInput(f"{file}: nested too deeply, or contains itself")
     if count > MOST_VALUES:
         raise BadInput(f"{file}: its aliases stand for {count:,} values; a config takes at most {MOST_VALUES:,}")
 
 
-def _count(value: object, counted: dict[int, int]) -> int:
-    """Return how many values ``value`` has at all depths, where each alias counts as what it stands for."""
+def _extent(value: object, known: dict[int, tuple[int, float]]) -> tuple[int, float]:
+    """Return how many values ``value`` has at all depths, where an alias counts as what it stands for, and how deep."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if id(value) not in counted:
-        counted[id(value)] = 0  # within itself, which is reported where it is read
-        counted[id(value)] = 1 + sum(_count(item, counted) for item in inner)
-    return counted[id(value)]
+    if id(value) not in known:
+        known[id(value)] = 0, math.inf  # within itself
+        extents = [_extent(item, known) for item in inner]
+        known[id(value)] = 1 + sum(count for count, _ in extents), 1 + max((depth for _, depth in extents), default=0)
+    return known[id(value)]
 
 
 def _check_length(config: Any) -> None:

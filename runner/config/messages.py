@@ -36,10 +36,10 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}"
-    if not isinstance(error, HydraException | OmegaConfBaseException) and (message := not_yaml(error, folders)):
-        return message
     if isinstance(error, RecursionError):
         return "a YAML file or a value is nested too deeply, or contains itself"
+    if not isinstance(error, HydraException | OmegaConfBaseException) and (message := not_yaml(error, folders)):
+        return message
     if isinstance(error, OverrideParseException):
         return _no_override(error, words)
     text, cause = str(error), error
@@ -64,8 +64,6 @@ def not_yaml(error: BaseException, folders: Iterable[Path]) -> str:
         try:
             OmegaConf.load(path)
         except type(error) as same:
-            if isinstance(error, RecursionError):
-                return f"{path}: nested too deeply, or contains itself"
             if str(same) == str(error):
                 return f"{path}: not valid YAML: {str(error).partition(chr(10))[0]}"
         except YAML_ERRORS:  # another error, reported where the file is chosen

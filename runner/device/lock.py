@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import random
-import shlex
 import socket
 import sys
 import time
@@ -147,7 +146,7 @@ def _try_lock(fd: int, path: Path, *, shared: bool) -> bool:
 def _sign(fd: int, *, shared: bool) -> None:
     """Write the holder into the file."""
     words = [os.path.basename(sys.orig_argv[0]), *sys.orig_argv[1:]]
-    command = shlex.join(redact_command([word]) for word in words)  # everybody may read it
+    command = redact_command(words)  # everybody may read it
     holder = f"pid {os.getpid()} on host {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}"
     text = f"{holder} ({command[:200]}){', a shared lock' * shared}"
     with contextlib.suppress(OSError):  # the lock holds even on a full disk

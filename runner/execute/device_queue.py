@@ -101,6 +101,7 @@ class DeviceQueue:
         """Process the worker's messages, its end, and a passed time limit."""
         if (worker := self.worker) is None:
             return
+        worker.cut_log()
         try:
             yield from self.drain()
             if self.worker is None or not self.busy:

@@ -25,6 +25,7 @@ FILES = "files"  # folder for files of measurements, next to the log
 IDLE: Phase = "plan"  # phase of a worker between two cases
 STACK_S = 0.05  # time for a late worker to print its stacks
 HEAD, TAIL = 1000, 3000  # bytes of a worker's output in a row, from its beginning and its end
+MOST_LOG_BYTES = 2**26  # of the log; of cases that print more, their rows' part is kept
 MOST_BYTES = 2**27  # of a message; a row with all of its samples has some 10 MB
 SEND_S = 10.0  # for a worker to accept a message, which it reads as soon as it has answered
 NOT_DUE = "the worker sent an invalid message and was killed"
@@ -205,6 +206,17 @@ class WorkerProcess:
                 return (text + log.read(TAIL)).decode(errors="replace")
         except FileNotFoundError:  # the user has removed it
             return ""
+
+    def cut_log(self) -> None:
+        """Cut the worker's output since the last message to it out of a log that is too long, but for what rows keep.
+
+        The log is open for appending, so that the worker goes on at its new end.
+        """
+        if (size := self._log_size()) > MOST_LOG_BYTES and size - self._mark > 2 * (HEAD + TAIL):
+            text = self.printed().encode()
+            with contextlib.suppress(OSError), open(self._log_path, "ab") as log:
+                log.truncate(self._mark)
+                log.write(text)
 
     def _log_size(self) -> int:
         try:

@@ -92,17 +92,21 @@ def _pipelined(line: Line) -> tuple[float, float]:
     return us * (1 - percent / 100), us * (1 + percent / 100)
 
 
-def row_notes(rows: Sequence[Row], names: Names) -> list[str]:
-    """Return a line for each reason why a case is not plainly ok, with the cases that share it."""
+def row_notes(rows: Sequence[Row], names: Names, folder: Path | None = None) -> list[str]:
+    """Return a line for each reason why a case is not plainly ok, with the cases that share it.
+
+    Files are named from the ``folder`` of the run, or by a path through it.
+    """
     told = [(text, row) for row in rows for text in _doubts(row)]
     # Cases share a note if their texts differ in numbers alone, and come from the same line of an implementation.
     shared = grouped(told, lambda note: (without_numbers(note[0]), source_line(note[1].detail)))
     notes = []
     for members in shared.values():
         texts, alike = zip(*members, strict=True)
-        traceback = [f"; its traceback: {file}" for file in alike[0].files if PurePath(file).name == ERROR]
+        files = [Path(folder or "", file) for file in alike[0].files if PurePath(file).name == ERROR]
+        traceback = "".join(f"; its traceback: {file}" for file in files)
         like_it = " like it" * (len(set(texts)) > 1)
-        notes.append(f"{and_more(alike, names)}{like_it}: {texts[0]}{''.join(traceback)}")
+        notes.append(f"{and_more(alike, names)}{like_it}: {texts[0]}{traceback}")
     counts = Counter(text for row in rows for text in _counted(row))
     return [*notes, *(text.format(f"{count} of {len(rows)}") for text, count in counts.items())]
 

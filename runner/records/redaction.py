@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -67,12 +68,12 @@ def redact_values(value: Any) -> Any:
 
 
 def redact_command(words: Sequence[str]) -> str:
-    """Return a command line, redacted, also without the values of fields whose names say that they are secret."""
+    """Return a command line to paste into a shell, redacted as ``redact`` does, and without fields that are secret."""
 
     def hidden(assigned: re.Match[str]) -> str:
         return f"{assigned[1]}={REDACTED if is_secret(*assigned.groups()) else assigned[2]}"
 
-    return redact(" ".join(ASSIGNED.sub(hidden, word) for word in words))
+    return shlex.join(redact(ASSIGNED.sub(hidden, word)) for word in words)
 
 
 def clip(text: str, head: int = 4000, tail: int = 16_000) -> str:

@@ -1,4 +1,4 @@
-"""Where results are written: never into the folder of a run, but for the tables that every run leaves there."""
+"""Where results are written: a report beside the rows that it is of, and never over a file of the run itself."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from ..device.files import replace_file
 from ..findings.run import Run
 from ..records.bad_input import BadInput
-from ..store import journal
+from ..store import journal, run_folder
 
 TABLE, ROWS = "table.md", "rows.csv"  # in the folder of a run
+OWN = (journal.NAME, run_folder.PLAN, run_folder.CONFIGS, run_folder.ENVIRONMENT, "worker.log", TABLE, ROWS)
 
 
 def keep(path: Path, text: str) -> list[str]:
@@ -29,31 +30,29 @@ def slug(text: str) -> str:
 
 
 def target(runs: Sequence[Run], output: Path | None, ending: str) -> Path:
-    """Return where to write a report: ``output``, else a file in the current folder that is named by the first run.
+    """Return where to write a report: ``output``, else ``report<ending>`` in the folder of the run.
 
-    Raises BadInput if that is in the folder of a run.
+    A report of several runs goes into the current folder, and the first of them names it. Raises as ``checked``.
     """
-    more = f"-and-{len(runs) - 1}-more" if len(runs) > 1 else ""
-    return checked(output or Path(f"{slug('-'.join(runs[0].folder.resolve().parts[-2:]))}{more}{ending}"))
+    if output or not runs[1:]:
+        return checked(output or runs[0].folder / f"report{ending}")
+    return Path(f"{slug('-'.join(runs[0].folder.resolve().parts[-2:]))}-and-{len(runs) - 1}-more{ending}")
 
 
 def checked(path: Path) -> Path:
-    """Return ``path``. Raises BadInput if it is in the folder of a run."""
-    for folder in path.resolve().parents:
-        if (folder / journal.NAME).is_file():
-            raise BadInput(
-                f"{path}: {folder} is the folder of a run, which stays as it is; give --output PATH elsewhere"
-            )
+    """Return ``path``. Raises BadInput if it is a file of a run itself."""
+    if path.name in OWN and (path.parent / journal.NAME).is_file():
+        raise BadInput(f"{path}: the run has written it; give another path")
     return path
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to ``path``, and make its folder. Raises BadInput, also if that is in the folder of a run."""
+    """Write ``content`` to ``path``, and make its folder. Raises BadInput, also if that is a file of a run itself."""
     try:
         checked(path).parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content.encode(errors="replace") if isinstance(content, str) else content)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}; give another path") from None
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}; give --output PATH elsewhere") from None
 
 
 def give(content: str | bytes, output: Path | None) -> None:

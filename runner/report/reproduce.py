@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -40,7 +39,7 @@ def command(case: CaseRecord) -> str:
     for choice in case.measures:
         words += _fields(f"measure.{choice.name}", f"measure/{choice.name}", choice, quick=case.settings.quick)
     words += [f"{name}={in_hydra(value)}" for name, value in vars(case.settings).items() if value != settings.get(name)]
-    return redact_command(["python -m runner", *map(shlex.quote, words)])
+    return redact_command(["python", "-m", "runner", *words])
 
 
 def _option(group: str, choice: Choice) -> list[str]:

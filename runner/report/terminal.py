@@ -12,6 +12,7 @@ from ..findings.names import Names
 from ..findings.notes import row_notes
 from ..findings.run import Run
 from ..measure import SUMMARY
+from ..records.figures import figure
 from ..records.row import Row
 from ..records.untrusted import visible
 from .case_table import styled_table
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
+LARGE_BYTES = 2**27  # of the files of a run, from which a line says how large they are
 
 
 def terminal_report(run: Run, width: int, chosen: Sequence[Line] | None = None) -> list[Text | str]:
@@ -37,7 +39,8 @@ def terminal_report(run: Run, width: int, chosen: Sequence[Line] | None = None) 
         from .reference_table import reference_tables
 
         report += [f"\n{heading}\n{text}" for heading, text in reference_tables(run.folder, rows, names)]
-    report += row_notes([line.row for line in lines], names)
+    report += row_notes([line.row for line in lines], names, run.folder)
+    report += large_files(run.folder, rows, names)
     if run.conclusion and chosen is None:
         report += _conclusion(run)
     return [*report, f"{run.outcome(rows)}. Results: {run.folder}"]
@@ -49,6 +52,16 @@ def _conclusion(run: Run) -> list[str]:
 
     listed = [f"- {answer}" for answer in answers(run)]
     return ["", *([f"Question: {run.question}"] if run.question else []), *listed, ""] if listed else []
+
+
+def large_files(folder: Path, rows: Sequence[Row], names: Names) -> list[str]:
+    """Return a sentence about the files that measurements of ``rows`` keep in ``folder``, if they take much space."""
+    kept = [(path.stat().st_size, path, row) for row in rows for path in kept_files(folder, row).values()]
+    if (total := sum(size for size, *_ in kept)) < LARGE_BYTES:
+        return []
+    size, path, row = max(kept, key=lambda file: file[0])
+    largest = f"the largest, of {names.case(row.case)}, is {path} ({figure(size, 'byte', 3)})"
+    return [f"the files of measurements take {figure(total, 'byte', 3)}; {largest}"]
 
 
 def summaries(folder: Path, rows: Sequence[Row], names: Names) -> list[str]:

@@ -28,7 +28,7 @@ from .wandb.client import LOG, NO_KEY, client_environment, may_have_key, run_mod
 from .wandb.state import Address, State, read_state
 
 PACKAGE = "wandb_workspaces"
-ENDING = "-wandb-report.json"
+ENDING = "-wandb.json"
 TITLE = 128  # characters
 
 

@@ -39,6 +39,7 @@ STARTED = "%Y-%m-%dT%H:%M:%S%z"  # form of the recorded start of a session
 ENVIRONMENT = "environment.json"
 PUBLISHED = ".logged"  # names of the reporters that have published all rows of the run, one per line
 
+CHANGES = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
 PACKAGES = ("torch", "triton", "hydra-core", "omegaconf", "numpy", "pandas", "wandb")
 
 
@@ -261,7 +262,7 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
         "commit": commit and commit.strip(),
-        "dirty": None if commit is None else bool(git(ROOT, "status", "--porcelain", "--ignore-submodules=dirty")),
+        "dirty": None if commit is None else bool(git(ROOT, *CHANGES)),
     }
 
 

@@ -37,7 +37,7 @@ class Session:
         self.work = Remaining(again={case.key: "" for case in plan.cases})
         self.rows: list[Row] = []  # of this session
         self.unsaved: list[Row] = []  # rows that are not in the journal, or only a part of them
-        self.environment = run_folder.environment(["python -m runner", *argv])
+        self.environment = run_folder.environment(["python", "-m", "runner", *argv])
         self._contents = Contents()  # of the journal, and what this session adds
         self._repositories = Repositories()
         self._new = not plan.resume.of

@@ -212,7 +212,8 @@ def test_a_failing_case_is_a_row_and_the_rest_goes_on(run, faulty):
     assert rows["raises"]["reason"] == "ValueError: no such luck"
     assert (result.folder / rows["raises"]["files"][0]).read_text() == rows["raises"]["detail"]
     assert re.search(
-        r"error: ValueError: no such luck \(faulty.py:\d+\); its traceback: files/\w+/error.txt", result.out
+        rf"error: ValueError: no such luck \(faulty.py:\d+\); its traceback: {result.folder}/files/\w+/error.txt",
+        result.out,
     )
     assert "faulty.py" in rows["raises"]["detail"]  # the whole traceback
     assert rows["segfault"]["reason"] == "the worker was killed by SIGSEGV in phase build"
@@ -448,3 +449,20 @@ def test_a_broken_wandb_costs_no_row_and_no_exit_code(run, tmp_path):
     assert result.code == 0
     assert "W&B: not logged (wandb cannot be imported: no W&B here)" in result.out
     assert result.statuses() == {"torch": "ok"}
+
+
+LOSES_THE_TABLE = """
+import glob, os, torch
+
+def f(x):
+    os.makedirs(glob.glob("outputs/*/*")[0] + "/rows.csv", exist_ok=True)
+    return torch.nn.functional.gelu(x, approximate="tanh")
+"""
+
+
+def test_a_run_whose_rows_cannot_be_written_as_a_table_ends_with_1(run, tmp_path):
+    (tmp_path / "k.py").write_text(LOSES_THE_TABLE)
+    result = run("impl=file", "impl.path=k.py:f", *SMALL, *QUICK)
+    assert result.statuses() == {"file": "ok"}
+    assert result.code == 1
+    assert "rows.csv cannot be written: " in result.out

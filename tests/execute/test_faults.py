@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.execute import CannotStart, Notice, local
+from runner.execute import CannotStart, Notice, local, worker_process
 from runner.execute.spawn import Gone, Spawner, Zygote
 
 SLEEP = f"5000.{os.getpid()}"  # seconds: which process is one of ours
@@ -294,6 +294,16 @@ def test_a_gigabyte_of_output_is_not_read_as_a_whole(grid):
         tracemalloc.stop()
     assert "SIGABRT" in row.reason
     assert "[...]" in row.detail
+
+
+def test_a_log_that_is_too_long_keeps_of_a_case_what_its_row_has(launch_user, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_process, "MOST_LOG_BYTES", 10_000)
+    cases = [("prints_and_goes_on", 64), ("prints", 65), ("right", 66)]
+    rows = [event for event in launch_user(USER, *cases) if hasattr(event, "status")]
+    assert [row.status for row in rows] == ["ok", "crashed", "ok"]
+    log = (tmp_path / "worker.log").read_text()
+    assert len(log) < 20_000
+    assert 0 < log.index("." * 1000) < log.index("[...]") < log.index(rows[1].detail.strip()[-50:])
 
 
 @pytest.mark.parametrize("what", ["nothing", "another file"])

@@ -292,8 +292,8 @@ def test_images_are_written(outputs, capsys, tmp_path):
     with pytest.raises(BadInput, match="--format png is not text; add --output PATH"):
         command.main([out, "--format", "png"])
     (run,) = Path(out.removeprefix("output_dir=")).glob("2025-01-01/*")
-    with pytest.raises(BadInput, match="is the folder of a run"):
-        command.main([out, "--output", str(run / "h.svg")])
+    with pytest.raises(BadInput, match="the run has written it"):
+        command.main([out, "--output", str(run / "table.md")])
 
 
 def test_runs_of_one_second_stay_apart_in_the_image(outputs):

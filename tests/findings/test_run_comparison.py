@@ -454,10 +454,7 @@ MISTAKES = {
     "an unknown value": (["{a}", "--by", "cols", "--reference", "9"], "workload.cols has no such value"),
     "an unknown word": (["{a}", "{b}", "--words", "slow"], "'slow' is not a conclusion; did you mean slower?"),
     "an override": (["{a}", "{b}", "columns=time_us"], "columns: not an argument of compare; "),
-    "into a run": (
-        ["{a}", "{b}", "--output", "{a}/x.csv"],
-        "is the folder of a run, which stays as it is; give --output PATH elsewhere",
-    ),
+    "over a file of a run": (["{a}", "{b}", "--output", "{a}/rows.csv"], "the run has written it; give another path"),
     "no time": (["{a}", "{failed}"], "it holds no time to compare (1 error)"),
     "a newer format": (["{a}", "{newer}"], "this version of the runner reads format 1; update the runner"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_the_password_in_a_url_is_redacted_and_its_user_and_host_are_not(monkeyp
 @pytest.mark.parametrize("token", TOKENS)
 def test_what_looks_like_a_token_is_redacted(token):
     assert redact(f"'{token}', and 401") == "'<redacted>', and 401"
-    assert redact_command(["runner", f"impl.path={token}"]) == "runner impl.path=<redacted>"
+    assert redact_command(["runner", f"impl.path={token}"]) == "runner 'impl.path=<redacted>'"
 
 
 @pytest.mark.parametrize("name", ["passphrase", "bearer", "session_cookie", "creds", "api_key"])
@@ -117,7 +118,15 @@ def test_each_line_of_a_secret_of_several_lines_is_redacted(monkeypatch):
 def test_values_of_secret_fields_are_redacted_in_a_command(monkeypatch):
     monkeypatch.setenv("MY_SECRET", "in the middle")
     words = ["runner", "+log.api_key=k1", "token=t 2", "name=x-in the middle", "workload=gelu"]
-    assert redact_command(words) == "runner +log.api_key=<redacted> token=<redacted> name=x-<redacted> workload=gelu"
+    shown = "runner '+log.api_key=<redacted>' 'token=<redacted>' 'name=x-<redacted>' workload=gelu"
+    assert redact_command(words) == shown
+
+
+def test_a_redacted_command_can_be_pasted(monkeypatch):
+    words = ["python", "impl.path='a,b/k.py:softmax'", "measure=[benchmark,profile]", "question=why? it's $slow", "-m"]
+    assert shlex.split(redact_command(words)) == words
+    monkeypatch.setenv("MY_SECRET", "don't tell")
+    assert shlex.split(redact_command(["name=x-don't tell"])) == ["name=x-<redacted>"]
 
 
 def test_a_long_text_is_clipped_in_the_middle(monkeypatch):

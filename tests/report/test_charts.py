@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -111,13 +112,21 @@ def test_images_are_drawn_without_a_browser(run, tmp_path, capsys, ending):
             assert b"<script" not in content
 
 
-def test_the_folder_of_a_run_is_never_written_to(run):
-    folder = run(count=12).folder
+def test_a_report_lands_in_the_folder_of_the_run_and_never_over_a_file_of_its_own(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder, other = run(count=12, name="12-00-00-mine").folder, run(count=12, name="12-00-00-other").folder
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    for form in ("png", "html", "md", "latex"):
-        with pytest.raises(BadInput, match="stays as it is"):
-            main([form, str(folder), "--output", str(folder / "out")])
-    assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    for form, name in {"html": "report.html", "md": "report.md", "latex": "report.tex"}.items():
+        with pytest.raises(BadInput, match="the run has written it"):
+            main([form, str(folder), "--output", str(folder / "rows.jsonl")])
+        for _ in range(2):  # a report is replaced
+            assert main([form, str(folder)]) == 0
+            assert capsys.readouterr().out == f"{folder / name}\n"
+    assert main(["svg", str(folder)]) == 0
+    assert {*folder.rglob("*.svg")} == {*(folder / "report-svg").iterdir()} != set()
+    assert before.items() <= {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}.items()
+    assert main(["md", str(folder), str(other)]) == 0
+    assert Path(capsys.readouterr().out.splitlines()[-1]).parent == Path()
 
 
 def test_a_run_without_any_time_has_no_images_but_a_conclusion(run, made):

@@ -219,15 +219,14 @@ def test_a_run_with_no_time_has_a_page_without_charts(tmp_path, made):
     assert "There is no chart" in page
 
 
-def test_markdown_has_the_conclusion_and_the_table_and_latex_the_table(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_markdown_has_the_conclusion_and_the_table_and_latex_the_table(folder, capsys):
     assert main(["md", str(folder)]) == 0
     assert main(["latex", str(folder)]) == 0
-    assert capsys.readouterr().out.split() == ["2025-01-31-10-11-12-both.md", "2025-01-31-10-11-12-both.tex"]
-    markdown = (tmp_path / "2025-01-31-10-11-12-both.md").read_text()
+    assert capsys.readouterr().out.split() == [str(folder / name) for name in ("report.md", "report.tex")]
+    markdown = (folder / "report.md").read_text()
     assert "gelu: compiled is the fastest at 3 of 3 problems" in markdown
     assert "| gelu " in markdown
-    assert r"\toprule" in (tmp_path / "2025-01-31-10-11-12-both.tex").read_text()
+    assert r"\toprule" in (folder / "report.tex").read_text()
 
 
 # A chart is drawn when the browser finds that it is within the window, which may take a while on a busy machine.

@@ -49,3 +49,14 @@ def test_what_lies_on_another_machine_is_left_out(rows, tmp_path):
     one, other = rows(2)
     (tmp_path / one.files[1]).unlink()
     assert [line.splitlines()[1] for line in summaries(tmp_path, [one, other])[::2]] == ["gelu cols=1 torch: profile"]
+
+
+def test_large_files_of_measurements_are_named(rows, tmp_path, monkeypatch):
+    run = rows(2)
+    names = Names([row.case for row in run])
+    assert terminal.large_files(tmp_path, run, names) == []
+    path = tmp_path / run[1].files[0]
+    with open(path, "wb") as file:
+        file.truncate(3 * 2**30)
+    (said,) = terminal.large_files(tmp_path, run, names)
+    assert said == f"the files of measurements take 3 GiB; the largest, of gelu cols=1 torch, is {path} (3 GiB)"

@@ -295,7 +295,7 @@ def test_text_of_a_run_is_no_markup_of_markdown_or_latex(made, tmp_path, show):
     assert len(widths) == 1
 
 
-def test_a_file_is_written_in_the_format_of_its_name_and_never_into_the_folder(folder, tmp_path, show, monkeypatch):
+def test_a_file_is_written_in_the_format_of_its_name_and_never_over_one_of_the_run(folder, tmp_path, show, monkeypatch):
     for name, begin in {
         "a.md": "### both",
         "a.tex": "% ",
@@ -307,12 +307,12 @@ def test_a_file_is_written_in_the_format_of_its_name_and_never_into_the_folder(f
         assert (tmp_path / name).read_text().startswith(begin)
     before = sorted((path.name, path.read_bytes()) for path in folder.iterdir())
     inside = show(folder, "--output", folder / "rows.jsonl", code=2)
-    assert "is the folder of a run, which stays as it is; give --output PATH elsewhere" in inside
+    assert inside.endswith("rows.jsonl: the run has written it; give another path\n")
     assert sorted((path.name, path.read_bytes()) for path in folder.iterdir()) == before
     assert show(folder, "--output", tmp_path / "made" / "a.md") == ""
     assert (tmp_path / "made" / "a.md").read_text() == (tmp_path / "a.md").read_text()
     in_the_way = show(folder, "--output", tmp_path / "a.md" / "b.md", code=2)
-    assert re.search(r"b\.md: cannot be written: .*; give another path\n$", in_the_way)
+    assert re.search(r"b\.md: cannot be written: .*; give --output PATH elsewhere\n$", in_the_way)
     image = show(folder, "--output", tmp_path / "a.png", code=2)
     assert image.endswith("a.png: show writes table, md, latex, csv, json, parquet; give another ending\n")
 

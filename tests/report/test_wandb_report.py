@@ -63,24 +63,24 @@ def panels(spec, kind):
 def test_without_a_key_the_report_is_a_file_and_one_line_says_how_to_publish_it(folder, place, capsys):
     before = files(folder)
     done = report(capsys, folder, "--title", "Both of them")
-    path = "2025-01-31-10-11-12-both-wandb-report.json"
+    path = folder / "report-wandb.json"
     again = f"wandb login, then python -m runner report wandb {folder} --title 'Both of them'"
     assert done.lines == [f"W&B: not published (no API key); the report is in {path}; to publish it: {again}"]
     assert (done.code, done.err) == (1, "")
-    assert files(folder) == before
-    found = json.loads((place / path).read_text())
+    assert files(folder) == before | {path: path.read_bytes()}
+    found = json.loads(path.read_text())
     assert (found["title"], found["project"]) == ("Both of them", "kernel-runner")
     titles = [panel["chartTitle"] for panel in panels(found["spec"], "Run History Line Plot")]
     figures = ("time (us)", "speed-up", "TFLOP/s", "GB/s")
     assert {f"{w}: {f}" for w in ("gelu", "matmul") for f in figures} == set(titles)
 
 
-def test_the_file_is_where_it_is_asked_for_but_never_in_the_folder_of_the_run(folder, place, capsys):
-    assert report(capsys, folder, "--output", "my.json").code == 1
-    assert json.loads((place / "my.json").read_text())["spec"]["blocks"]
-    refused = report(capsys, folder, "--output", folder / "my.json")
+def test_the_file_is_where_it_is_asked_for_but_never_over_a_file_of_the_run(folder, place, capsys):
+    assert report(capsys, folder, "--output", "made/my.json").code == 1
+    assert json.loads((place / "made" / "my.json").read_text())["spec"]["blocks"]
+    refused = report(capsys, folder, "--output", folder / "plan.jsonl")
     assert (refused.code, refused.lines) == (2, [])
-    assert "is the folder of a run, which stays as it is" in refused.err
+    assert "plan.jsonl: the run has written it; give another path" in refused.err
 
 
 @pytest.mark.parametrize("mode", ["offline", pytest.param("disabled", marks=pytest.mark.long)])

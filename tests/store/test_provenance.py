@@ -9,7 +9,7 @@ import pytest
 from runner.records.case import Choice
 from runner.records.plan import Plan
 from runner.records.row import Row
-from runner.store import journal
+from runner.store import journal, run_folder
 from runner.store.provenance import Repositories, commits
 from runner.store.session import Session
 
@@ -97,3 +97,11 @@ def test_commits_are_short_and_their_repositories_are_named_if_there_are_several
     assert commits([one, one | {"dirty": False}]) == "abcdabcd"
     assert commits([one, one | {"dirty": True}, one | {"commit": "0" * 40}]) == "abcdabcd*, 00000000"
     assert commits([one, other | {"dirty": True}]) == "abcd abcdabcd, ef01 ef01ef01*"
+
+
+def test_changed_tracked_files_make_the_environment_dirty_and_new_ones_do_not(mine, monkeypatch):
+    monkeypatch.setattr(run_folder, "ROOT", mine)
+    (mine / "new.py").write_text("1\n")
+    assert run_folder.environment([])["dirty"] is False
+    (mine / "notes.txt").write_text("b")
+    assert run_folder.environment([])["dirty"] is True

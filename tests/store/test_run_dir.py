@@ -32,7 +32,7 @@ def test_resolved_configs_are_one_document_each(case, tmp_path):
 
 def test_the_environment_holds_no_secret(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "s3cr3t")
-    facts = run_folder.environment(["python -m runner", "workload=gelu", "log.api_key=s3cr3t", "+my_token=s3cr3t"])
+    facts = run_folder.environment(["runner", "workload=gelu", "log.api_key=s3cr3t", "+my_token=s3cr3t"])
     assert "s3cr3t" not in str(facts)
     assert "workload=gelu" in facts["command"]
     assert facts["packages"]["hydra-core"]

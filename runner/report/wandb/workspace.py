@@ -20,6 +20,7 @@ from ...findings.run import Run
 from ...measure.columns import column_of
 from ...records.redaction import redact
 from ..case_table import case_table
+from ..output import write_file
 from ..table import facts_table, markdown_of, markdown_rows
 from .content import PEAK, ROOFLINE, Content
 from .names import PROJECT_LENGTH
@@ -71,7 +72,7 @@ def main(request: Request, outcome: Path) -> None:
     try:
         report = build(request)
         if request.spec:
-            Path(request.spec).write_text(json.dumps(specification(report), indent=1) + "\n", encoding="utf-8")
+            write_file(Path(request.spec), json.dumps(specification(report), indent=1) + "\n")
         else:
             report.save(draft=request.draft)
             url = link(report.url, report.title)
