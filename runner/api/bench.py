@@ -108,7 +108,9 @@ def bench(
 
     from ..subject.in_process import DEFAULTS, GPU_S, Measured, Options, measure, without_locals
 
-    settings = replace(DEFAULTS, cold_l2=cold, **_given(target_pct, max_s))
+    asked = {"target_pct": target_pct, "target_cpu_pct": target_pct, "max_s": max_s}
+    given_settings: dict[str, Any] = {name: float(value) for name, value in asked.items() if value is not None}
+    settings = replace(DEFAULTS, cold_l2=cold, **given_settings)
     options = Options(
         settings,
         torch.device(device) if device is not None else None,
@@ -124,7 +126,8 @@ def bench(
     rows = Rows(functions, settings, swept=sizes is not None, grad=grad)
 
     def measured(size: Any) -> tuple[Any, ...]:
-        given = args if make is None else _as_tuple(make(size))
+        made = args if make is None else make(size)
+        given = made if isinstance(made, tuple) else (made,)
         amounts: dict[str, Any] = {"flops": _amount(flops, size), "bytes_min": _amount(bytes, size)}
         return given, *measure(list(functions.values()), given, replace(options, **amounts))
 
@@ -143,7 +146,9 @@ def bench(
         raise rows.error  # nothing was measured
     if not several and sizes is None:
         return Timing.of(rows.rows[0], rows.samples[rows.rows[0].case.key])
-    return Comparison(rows.rows, rows.rounds, _baseline(functions, rows.rows, baseline), rows.samples)
+    timed = {row.case.impl.name for row in rows.rows if row.time_us is not None}
+    usual = next((name for name in ("torch", *functions) if name in timed), None)
+    return Comparison(rows.rows, rows.rounds, baseline or usual, rows.samples)
 
 
 def _validate(
@@ -180,19 +185,9 @@ def _unknown(given: Mapping[str, object]) -> str:
     return f"bench has no argument {name}; if it is one of the function, give bench({keywords}, ...)"
 
 
-def _given(target_pct: float | None, max_s: float | None) -> dict[str, Any]:
-    """Return the settings that the caller has given."""
-    found = {"target_pct": target_pct, "target_cpu_pct": target_pct, "max_s": max_s}
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
 def _amount(of: int | Callable[[Any], int] | None, size: Any) -> int | None:
     found = of(size) if callable(of) else of
     return None if found is None else int(found)
-
-
-def _as_tuple(made: Any) -> tuple[Any, ...]:
-    return made if isinstance(made, tuple) else (made,)
 
 
 def _name(function: Any) -> str:
@@ -200,12 +195,6 @@ def _name(function: Any) -> str:
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
-def _baseline(functions: Mapping[str, Function], rows: Sequence[Row], asked: str | None) -> str | None:
-    """Return the name of the baseline: one that has a time."""
-    timed = {row.case.impl.name for row in rows if row.time_us is not None}
-    return asked or next((name for name in ("torch", *functions) if name in timed), None)
 
 
 # --- results ---
@@ -241,21 +230,15 @@ class Timing:
     def of(cls, row: Row, samples_us: Sequence[float]) -> Timing:
         """Return the timing that ``row`` has."""
         get: Any = row.metrics.get
-        nan = math.nan
-        us = nan if row.time_us is None else row.time_us
+        same = ("interval_pct", "latency_us", "host_us", "pipelined_us", "pct_of_measured_peak", "peak_mem_bytes")
         return cls(
             name=row.case.impl.name,
             device=row.device,
-            us=us,
-            low_us=get("low_us", nan),
-            high_us=get("high_us", nan),
-            interval_pct=get("interval_pct"),
+            us=math.nan if row.time_us is None else row.time_us,
+            low_us=get("low_us", math.nan),
+            high_us=get("high_us", math.nan),
             warm_us=get("gpu_warm_us"),
-            latency_us=get("latency_us"),
-            host_us=get("host_us"),
-            pipelined_us=get("pipelined_us"),
-            pct_of_measured_peak=get("pct_of_measured_peak"),
-            peak_mem_bytes=get("peak_mem_bytes"),
+            **{name: get(name) for name in same},
             samples=get("samples", 0),
             clock_mhz=get("sm_clock_mhz"),
             verdict=get("verdict", row.status),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import fmean, median
 from typing import Any
 
@@ -53,9 +52,14 @@ def do_bench(
     kind = "cuda" if on_gpu else "cpu"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     settings = replace(DEFAULTS, warmup_s=warmup / 1e3, max_s=rep / 1e3)
+
+    def drop() -> None:
+        for tensor in grad_to_none or ():
+            tensor.grad = None
+
     with preserved_state(), on(device):
         fn()
-        call = Call(fn, partial(_drop, grad_to_none) if grad_to_none else None)
+        call = Call(fn, drop if grad_to_none else None)
         times = [max(0.0, us / 1e3) for us in _samples_us(call, settings, kind)]
     if quantiles is None:
         return modes[return_mode](times)
@@ -74,8 +78,3 @@ def _samples_us(call: Call, settings: TimingSettings, kind: str) -> Sequence[flo
     cuda.warm_up(False)
     instrument, _ = instruments.choose(call, settings)
     return calibration.undisturbed(lambda: take(instrument, settings), [instrument])[0].samples_us
-
-
-def _drop(tensors: Sequence[Tensor]) -> None:
-    for one in tensors:
-        one.grad = None

@@ -89,15 +89,15 @@ def _traced(row: Row, fingerprints: Fingerprints, repositories: Repositories) ->
 
 def _named(run: Run, name: str) -> Run:
     """Return ``run`` with the workload called ``name`` in all its cases; what told problems apart is a field."""
-    cases = {case.key: plain(case, _workload(case.workload, name)) for case in run.cases}
+
+    def renamed(workload: Choice) -> Choice:
+        arguments = {} if "n" in workload.fields else {"args": workload.name}
+        return Choice(name, {**arguments, **workload.fields})
+
+    cases = {case.key: plain(case, renamed(case.workload)) for case in run.cases}
     rows = [replace(row, case=cases[row.case.key]) for row in run.rows]
     rounds = [_moved(each, cases) for each in run.rounds]
     return replace(run, rows=rows, rounds=rounds, cases=list(cases.values()), title=name)
-
-
-def _workload(workload: Choice, name: str) -> Choice:
-    arguments = {} if "n" in workload.fields else {"args": workload.name}
-    return Choice(name, {**arguments, **workload.fields})
 
 
 def _moved(rounds: PairedRounds, cases: Mapping[str, CaseRecord]) -> PairedRounds:

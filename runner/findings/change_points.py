@@ -35,17 +35,14 @@ def with_change_points(series: Sequence[Series]) -> list[Series]:
         said = [next(words) for _ in steps or [None]]
         places = [place for place, word in zip(steps, said, strict=False) if word in ("faster", "slower")]
         bounds = [0, *places, len(each.points)]
-        levels = [_level(each.points[start:end]) for start, end in pairwise(bounds)]
+        logs = [[point.log for point in each.points[a:b] if point.log is not None] for a, b in pairwise(bounds)]
+        levels = [math.exp(median(stretch or [0.0])) for stretch in logs]
         changes = [
             ChangePoint(place, after / before, steps[place][1], _also(each, place))
             for place, (before, after) in zip(places, pairwise(levels), strict=True)
         ]
         judged.append(replace(each, changes=changes, note=_note(each)))
     return judged
-
-
-def _level(points: Sequence[Point]) -> float:
-    return math.exp(median([point.log for point in points if point.log is not None] or [0.0]))
 
 
 def _steps(series: Series) -> Iterator[tuple[int, tuple[Ratio, Source]]]:

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from ..measure.columns import check_columns
 from ..records.bad_input import BadInput, choices
 from ..records.case import CaseRecord, Choice
-from ..records.figures import times
+from ..records.figures import listed, times
 from ..records.grouping import grouped
 from ..records.schema import build, to_fields
 from . import analyses as every_analysis
@@ -124,7 +124,7 @@ def _summary(leaders: Sequence[Leader], lines: Sequence[Line], names: Names) -> 
     parts = [f"{label} is the fastest at {number} of {count} problems" for label, number in alone.most_common()]
     parts += [f"at {tied} of {count} the fastest are tied"] if tied else []
     parts += [f"at {open_} of {count} the shortest time is not compared with all others"] if open_ else []
-    text = f"{workload}: {_and(parts)}."
+    text = f"{workload}: {listed(parts)}."
     best = alone.most_common(1)[0][0] if alone else leaders[0].fastest[0]
     mine = [line for line in lines if names.impl(line.case) == best and line.vs_baseline not in (None, "unclear")]
     over = [line.speedup for line in mine if line.speedup]
@@ -139,7 +139,9 @@ def _series(leaders: Sequence[Leader], names: Names) -> Iterator[str]:
     for axis, text, members in fastest.series_of(leaders, names):
         stretches = fastest.segments(members)
         said = [_sentence(stretch, axis, labels).removesuffix(".") for labels, stretch in stretches]
-        changes = f" The fastest changes {_count(len(stretches) - 1)}." if len(stretches) > 1 else ""
+        count = len(stretches) - 1
+        often = {1: "once", 2: "twice"}.get(count, f"{count} times")
+        changes = f" The fastest changes {often}." if count else ""
         if axis or len(leaders) > 1:
             yield f"{f'{text}: ' if text else ''}{'; '.join(said)}.{changes}"
 
@@ -152,7 +154,7 @@ def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> st
         sizes = [leader.case.workload.fields.get(axis) for leader in leaders]
         where = f" at {axis}={sizes[0]}" if len(sizes) == 1 else f" from {axis}={sizes[0]} to {sizes[-1]}"
     if len(labels) > 1:
-        return f"{_and(labels)} cannot be told apart{where}."
+        return f"{listed(labels)} cannot be told apart{where}."
     mine = [leader for leader in leaders if leader.fastest[0] == labels[0]]
     ahead = [leader for leader in mine if leader.ahead is not None and leader.conclusion in ("faster", "same")]
     tied = sum(len(leader.fastest) > 1 for leader in leaders)
@@ -162,7 +164,7 @@ def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> st
     text += f" (tied at {tied} of these {len(leaders)} sizes)" if tied and leaders[1:] else ""
     if not ahead:
         return f"{text}, the only correct one." if len(leaders) == 1 and not leaders[0].next else f"{text}."
-    nexts = _and(list(dict.fromkeys(leader.next for leader in ahead)))
+    nexts = listed(list(dict.fromkeys(leader.next for leader in ahead)))
     interval = ""
     if all(leader.low is not None for leader in ahead):
         low, high = min(leader.low or 0.0 for leader in ahead), max(leader.high or 0.0 for leader in ahead)
@@ -190,14 +192,6 @@ def _unclear(lines: Sequence[Line], names: Names) -> Iterator[str]:
 def _range(values: Sequence[float]) -> str:
     low, high = times(min(values)), times(max(values))
     return low if low == high else f"{low} to {high}"
-
-
-def _count(number: int) -> str:
-    return "once" if number == 1 else "twice" if number == 2 else f"{number} times"
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def changes(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:

@@ -11,6 +11,7 @@ from .lines import Line
 from .names import Names
 
 Records = Sequence[Mapping[str, Any]]
+PLACES, LAST = {name: place for place, name in enumerate(COLUMNS)}, len(COLUMNS)
 
 
 def case_fields(case: CaseRecord) -> dict[str, Any]:
@@ -38,18 +39,11 @@ def flat_records(lines: Sequence[Line]) -> list[dict[str, Any]]:
             "seed": line.case.settings.seed,
             **{name: getattr(line.row, name) for name in ("device", "status", "reason", "phase")},
             **{name: names.value(line, name) for name in DERIVED},
-            **{name: line.row.metrics[name] for name in sorted(line.row.metrics, key=_declared_place)},
+            **dict(sorted(line.row.metrics.items(), key=lambda item: PLACES.get(item[0], LAST))),
             "key": line.case.key,
         }
         for line in lines
     ]
-
-
-PLACES = {name: place for place, name in enumerate(COLUMNS)}
-
-
-def _declared_place(column: str) -> int:
-    return PLACES.get(column, len(PLACES))
 
 
 def column_names(records: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -141,7 +141,7 @@ def _without_time(pair: BeforeAfter) -> tuple[Word, str] | None:
     if files := before.metrics.get("worktree_files"):
         return "unclear", f"before the change it read {files} of the working tree too; {BESIDE}"
     if _is_wrong(before) or before.status != "ok":
-        return "not judged", f"ok now; before the change it was {_state(before)}"
+        return "not judged", f"ok now; before the change it was {'wrong' if _is_wrong(before) else before.status}"
     if after.metrics.get("verdict") in UNTRUE and before.metrics.get("verdict") not in UNTRUE:
         verdict, why = after.metrics["verdict"], after.metrics.get("verdict_reason")
         return "unclear", f"its time after the change is {verdict}: {why}"
@@ -162,10 +162,6 @@ def _bad(before: Row, after: Row) -> tuple[Word, str]:
 
 def _is_wrong(row: Row) -> bool:
     return row.status == "wrong" or row.metrics.get("verdict") == "wrong"
-
-
-def _state(row: Row) -> str:
-    return "wrong" if _is_wrong(row) else row.status
 
 
 def _no_ratio(before: Row, after: Row) -> str:
@@ -227,19 +223,14 @@ def _advice(pair: BeforeAfter, ratio: Ratio, limit: float) -> str:
     longer = sampling**2 / left
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"
-    longer, fields = max(longer, 1.0), _fields(pair)
+    longer, measures = max(longer, 1.0), pair.after.case.measures if pair.after else ()
+    fields: Mapping[str, Any] = next((each.fields for each in measures if each.name == "benchmark"), {})
     processes = f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * pair.processes))}"
     if pair.processes > 1 or not {"paired_rounds", "max_s"} <= fields.keys():
         return processes
     rounds = math.ceil(longer * float(fields["paired_rounds"]))
     seconds = longer * float(fields["max_s"])
     return f"{processes}, or measure.benchmark.max_s={seconds:.2g} measure.benchmark.paired_rounds={rounds}"
-
-
-def _fields(pair: BeforeAfter) -> Mapping[str, Any]:
-    """Return the fields of the benchmark of the case."""
-    measures = pair.after.case.measures if pair.after else ()
-    return next((one.fields for one in measures if one.name == "benchmark"), {})
 
 
 def again(findings: Sequence[GateDecision]) -> list[int]:

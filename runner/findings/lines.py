@@ -187,7 +187,8 @@ def _against(
     columns: dict[str, Any] = {"baseline": row is base}
     columns["err_ratio"] = float(error) / float(base_error) if error is not None and base_error else None
     time_us, base_us = row.time_us or 0.0, base.time_us or 0.0
-    if row is base or min(time_us, base_us) <= 0 or not _is_right(row):
+    wrong = "wrong" in (row.status, row.metrics.get("verdict"))
+    if row is base or min(time_us, base_us) <= 0 or wrong:
         return columns | ({"speedup": 1.0} if row is base and row.time_us else {})
     if not (ratio := time_ratio(replicas, base_replicas, compared)):
         return columns | {"speedup": base_us / time_us}
@@ -204,10 +205,6 @@ def _rate(row: Row, column: str, scale: float) -> float | None:
     """Return ``column`` per microsecond, times ``scale``; None if it is 0, as the operations of a copy are."""
     amount = row.metrics.get(column)
     return float(amount) / row.time_us * scale if amount and row.time_us else None
-
-
-def _is_right(row: Row) -> bool:
-    return row.status != "wrong" and row.metrics.get("verdict") != "wrong"
 
 
 def _baseline(rows: Sequence[Row], name: str | None) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 from ..measure.columns import columns as declared_columns
 from ..records.case import as_typed
 from ..records.columns import TIMES, TIMING
+from ..records.figures import listed
 from ..records.grouping import grouped
 from ..records.row import Row
 from .lines import Line
@@ -64,8 +65,7 @@ def missing_columns(lines: Sequence[Line], columns: Sequence[str]) -> Iterator[s
     """Yield, for each reason why none of ``lines`` has some of ``columns``, a sentence without its full stop."""
     absent = [column for column in columns if not any(line.value(column) not in (None, "") for line in lines)]
     for reason, names in grouped(absent, lambda column: _reason(lines, column)).items() if lines else ():
-        listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-        yield f"{listed} {'are' if names[1:] else 'is'} {reason}"
+        yield f"{listed(names)} {'are' if names[1:] else 'is'} {reason}"
 
 
 def counts(rows: Sequence[Row]) -> str:

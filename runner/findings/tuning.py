@@ -82,7 +82,8 @@ def judge(contest: Contest, rows: Sequence[Row], rounds: Sequence[PairedRounds])
         if row is None or not _is_timed(row):
             failed.append((case, _why(row)))
         elif row.case.key not in dropped:
-            left.append((_time_us(row, raced), case))
+            in_race = raced.get(row.case.key)
+            left.append((fmean(in_race.batches_us[row.case.key]) if in_race else row.time_us or math.inf, case))
     return replace(
         contest,
         left=tuple(case for _, case in left),
@@ -108,12 +109,6 @@ def confirm(contest: Contest, processes: int, rows: Sequence[Row], rounds: Seque
 
 def _is_timed(row: Row) -> bool:
     return bool(may_win(row) and row.time_us)
-
-
-def _time_us(row: Row, raced: Mapping[str, PairedRounds]) -> float:
-    """Return the time of ``row``, from the race if there was one."""
-    key = row.case.key
-    return fmean(raced[key].batches_us[key]) if key in raced else row.time_us or math.inf
 
 
 def _calls(rows: Sequence[Row], rounds: Sequence[PairedRounds]) -> int:

@@ -142,9 +142,9 @@ def _meta(config: Any) -> dict[str, Any]:
 
 def _available(keys: Iterable[str], tuner: Any) -> str:
     """Return the values in the configurations, as in ``they have BLOCK_M=64, 128``."""
-    values = {key: sorted({_meta(config).get(key) for config in tuner.configs}, key=_order) for key in keys}
+
+    def order(value: object) -> tuple[float, str]:
+        return (value if isinstance(value, int | float) else 0.0, str(value))
+
+    values = {key: sorted({_meta(config).get(key) for config in tuner.configs}, key=order) for key in keys}
     return "they have " + "; ".join(f"{key}={', '.join(map(str, present))}" for key, present in values.items())
-
-
-def _order(value: object) -> tuple[float, str]:
-    return (value if isinstance(value, int | float) else 0.0, str(value))

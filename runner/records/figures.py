@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeGuard
 
 RISING = (  # units that follow one another in steps of 1000; of 1024 for KiB
@@ -85,3 +86,8 @@ def factor(ratio: float | None, decimals: int = 2, smallest: float = 0.01) -> st
 def factors(low: float | None, high: float | None) -> str:
     """Return the interval of a ratio: ``1.290x to 1.310x``; "" if it is not known."""
     return "" if low is None or high is None else f"{factor(low, 3)} to {factor(high, 3)}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

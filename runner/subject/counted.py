@@ -22,7 +22,9 @@ def flops(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     """
     try:
         with torch.device("meta"):
-            args, kwargs = _on_meta((tuple(args), dict(kwargs)))
+            args, kwargs = mapped(
+                _on_meta, (tuple(args), dict(kwargs)), lambda module: copy.deepcopy(module).to("meta")
+            )
             return _counted(function, args, kwargs, pass_)
     except Exception:  # a value that is read, an operation without a meta kernel: any function of the user's may raise
         return 0
@@ -42,10 +44,6 @@ def _counted(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
         return int(counter.get_total_flops()) - (forward if pass_ == "bwd" else 0)
 
 
-def _on_meta(value: Any) -> Any:
-    return mapped(_meta, value, lambda module: copy.deepcopy(module).to("meta"))
-
-
-def _meta(tensor: torch.Tensor) -> torch.Tensor:
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     return meta.requires_grad_(tensor.requires_grad)

@@ -159,7 +159,8 @@ def _measure(
             with suppress(torch.OutOfMemoryError):  # without memory for copies, changes are not noticed
                 inputs.copy()
             undo.callback(inputs.restore)
-            call = Call(_bound(function, args, options), work=work)
+            run = _Backward(function, args) if options.grad else partial(function, *args) if args else function
+            call = Call(run, work=work)
             try:
                 call, timed = _one(call, expected, inputs, args, options, settings, kind)
             except Exception as error:
@@ -212,13 +213,6 @@ def without_locals(error: Exception) -> Exception:
     """Return ``error`` with a traceback that does not hold the tensors of its functions."""
     traceback.clear_frames(error.__traceback__)
     return error
-
-
-def _bound(function: Function, args: Sequence[Any], options: Options) -> Callable[[], Any]:
-    """Return the call of ``function`` with ``args``; with ``options.grad``, forward and backward."""
-    if options.grad:
-        return _Backward(function, args)
-    return partial(function, *args) if args else function
 
 
 class _Backward(Gradients):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..records.figures import listed
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs, misfit
 from ..timing.nested import Path, is_array, leaves, mapped, plain_leaves, tensors
@@ -210,7 +211,10 @@ class Judge:
                 self.refused = f"the reference does not run in float64 ({_in_a_line(error)}): give atol and rtol"
             self._exact, exact = dict(self._own), Rounding(self._kind)
         if failure:
-            self._own = {path: _narrowed(leaf, exact) for path, leaf in self._exact.items()}
+            self._own = {
+                path: leaf.to(exact.nominal(leaf)) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+                for path, leaf in self._exact.items()
+            }
             in_type = f"{_name(self._kind)} ({_in_a_line(failure)})"
             self.note = f"the reference does not run in {in_type}: its own error is unknown"
         if exact.random:
@@ -429,7 +433,9 @@ class Judge:
         refusing = {
             "zeros": {path: torch.zeros_like(output.own) for path, output in judged.items()},
             "a constant": {path: _mean(output.own) for path, output in judged.items()},
-            "the output for other inputs": self._of_changed(_halved_and_reversed),
+            "the output for other inputs": self._of_changed(  # of the same signs and magnitude
+                lambda tensor: (tensor / 2).reshape(-1).flip(0).reshape(tensor.shape)
+            ),
         }
         if all(output.own.numel() == 1 for output in judged.values()):
             refusing["a constant"] = None
@@ -440,9 +446,9 @@ class Judge:
             if name == "zeros" and 0 < len(right) < len(judged):
                 notes += [f"zeros would pass in {', '.join(right)}"]
         if blind and not self._given:
-            self.unproven = f"{_listed(blind)} would pass: give inputs that make the outputs differ"
+            self.unproven = f"{listed(blind)} would pass: give inputs that make the outputs differ"
             return
-        notes += [f"{_listed(blind)} would pass"] if blind else []
+        notes += [f"{listed(blind)} would pass"] if blind else []
         floats = {path: output for path, output in judged.items() if output.own.is_floating_point()}
         larger = {path: (output.own.double() * 1.01).to(output.own.dtype) for path, output in floats.items()}
         if floats and len(self._passes(larger, floats)) == len(floats):
@@ -530,15 +536,6 @@ def _real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
-def _narrowed(leaf: object, exact: Rounding) -> object:
-    return leaf.to(exact.nominal(leaf)) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-
-
-def _halved_and_reversed(tensor: Tensor) -> Tensor:
-    """Return other numbers of the same signs and magnitude."""
-    return (tensor / 2).reshape(-1).flip(0).reshape(tensor.shape)
-
-
 def _mean(own: Tensor) -> Tensor:
     """Return a tensor that has the mean of ``own`` everywhere."""
     mean = own.double().nan_to_num(0.0, 0.0, 0.0).mean()
@@ -563,10 +560,6 @@ def _unequal(expected: object, leaf: object) -> str:
     if type(leaf) is not type(expected):
         return f"a {type(leaf).__name__} where a {type(expected).__name__} is expected"
     return ""
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _name(dtype: torch.dtype | None) -> str:

@@ -11,7 +11,8 @@ def share(model: nn.Module, other: nn.Module) -> str:
     They are the same tensors, but for those of another type, which get the values. Return the column ``weights``; ""
     if neither has any.
     """
-    weights, others = (_state(module) for module in (model, other))
+    states = (module.state_dict(keep_vars=True) for module in (model, other))
+    weights, others = ({name: one for name, one in state.items() if isinstance(one, Tensor)} for state in states)
     if {name: weight.shape for name, weight in weights.items()} != {name: one.shape for name, one in others.items()}:
         return "from the same seed"
     with no_grad():
@@ -22,7 +23,3 @@ def share(model: nn.Module, other: nn.Module) -> str:
             else:
                 others[name].copy_(weight)
     return "those of the reference" if weights else ""
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    return {name: one for name, one in module.state_dict(keep_vars=True).items() if isinstance(one, Tensor)}

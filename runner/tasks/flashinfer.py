@@ -89,7 +89,8 @@ def _one_file(path: Path, definition: Mapping[str, Any]) -> str:
     axes, inputs = definition["axes"], definition["inputs"]
     cases = [_values(definition, line) for line in lines] or [_values(definition, {})]
     constants = [f"{name} = {axis['value']!r}" for name, axis in axes.items() if axis["type"] == "const"]
-    computed = [f"{name} = {_expression(axis)}" for name, axis in axes.items() if axis["type"] == "expr"]
+    expressions = {name: str(axis["expression"]) for name, axis in axes.items() if axis["type"] == "expr"}
+    computed = [f"{name} = {ast.unparse(ast.parse(text, mode='eval'))}" for name, text in expressions.items()]
     entry = definition.get("custom_inputs_entrypoint")
     given = "".join(f"{name!r}: {name}, " for name in [*axes, *(name for name in inputs if name in cases[0])])
     is_custom = entry and any(source.get("type") == "custom" for line in lines for source in line["inputs"].values())
@@ -125,10 +126,6 @@ def _spec(name: str, spec: Mapping[str, Any]) -> str:
     if spec["shape"] is None:
         return f"({name!r}, None, {name})"
     return f"({name!r}, [{', '.join(map(str, spec['shape']))}], {spec['dtype']!r})"
-
-
-def _expression(axis: Mapping[str, Any]) -> str:
-    return ast.unparse(ast.parse(str(axis["expression"]), mode="eval"))
 
 
 def _tolerance(words: Mapping[str, Any]) -> dict[str, Any]:

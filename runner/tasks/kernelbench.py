@@ -63,7 +63,9 @@ def one_file(tree: ast.Module, reserved: tuple[str, ...]) -> ast.Module:
     given, to_model = (_passed(each, fields, values) for each in [*keywords, {}][:2])
     text = ONE_FILE.format(
         fields="".join(f"{name}={value!r}, " for name, value in fields.items()),
-        constants=", ".join(f"{name}={_as_written(name, value)}" for name, value in values.items()),
+        constants=", ".join(
+            f"{name}=list({name})" if isinstance(value, list) else f"{name}={name}" for name, value in values.items()
+        ),
         computed="".join(f", {name}" for name in follow),
         init=f"get_init_inputs({to_model})" if init else f"dict({to_model})",
         given=given,
@@ -116,7 +118,3 @@ def _passed(keywords: Mapping[str, Any], fields: Mapping[str, Any], constants: M
     """Return the arguments of a call: fields of these names. Other defaults than the field's are left as they are."""
     named = [name for name, value in keywords.items() if name in fields and name not in constants]
     return ", ".join(f"{name}={name}" for name in named if keywords[name] in (None, fields[name]))
-
-
-def _as_written(name: str, value: Any) -> str:
-    return f"list({name})" if isinstance(value, list) else name

@@ -51,17 +51,16 @@ def text_of(path: Path, tree: ast.Module) -> str:
     names = {*functions, *(name.id for name in ast.walk(tree) if isinstance(name, ast.Name))}
     if lacking := [name for name in ("generate_input", "ref_kernel", "check_implementation") if name not in names]:
         raise ValueError(f"{reference_of(path).name} defines no {', '.join(lacking)}")
-    sets = {name: [_case(case) for case in task.get(name) or []] for name in ("tests", "benchmarks")}
+    sets = {
+        name: [{field: value for field, value in case.items() if field != "seed"} for case in task.get(name) or []]
+        for name in ("tests", "benchmarks")
+    }
     first = next((case for cases in sets.values() for case in cases), {})
     taken = [each.arg for each, _ in parameters(functions["generate_input"])] if "generate_input" in functions else []
     given = [f"{name}={name}" for name in [*first, *({"seed"} & {*taken})]]
     fields = "".join(f"{name}={value!r}, " for name, value in first.items())
     filled = {name: cases for name, cases in sets.items() if cases}
     return ONE_FILE.format(fields=fields, given=", ".join(given), sets=filled)
-
-
-def _case(case: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in case.items() if name != "seed"}  # that of the runner
 
 
 def _read(path: Path) -> dict[str, Any]:

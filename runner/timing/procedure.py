@@ -21,7 +21,6 @@ from .statistics import (
     FEWEST,
     LEVEL,
     Floor,
-    Ratio,
     Summary,
     beaten,
     consecutive,
@@ -244,17 +243,15 @@ def race(
         if min(map(min, means.values())) <= 0:  # there is no ratio to a call that does nothing
             break
         best = min(means, key=lambda place: fmean(means[place]))
-        over_best = {place: _ratio(instruments, means, place, best) for place in means}
+        over_best = {}
+        for place in means:
+            names = instruments[place].name, instruments[best].name
+            over_best[place] = paired(means[place], means[best], pair_floors(*names), shared_us(*names))
         for place in beaten(over_best, LEVEL / looks):
             del means[place], over_best[place]
         if late or 100 * max(ratio.sampling for ratio in over_best.values()) <= target_pct:
             break
     return [_batches(instrument, means.get(place, []), counts[place]) for place, instrument in enumerate(instruments)]
-
-
-def _ratio(instruments: Sequence[Instrument], means: Mapping[int, Sequence[float]], first: int, second: int) -> Ratio:
-    names = instruments[first].name, instruments[second].name
-    return paired(means[first], means[second], pair_floors(*names), shared_us(*names))
 
 
 Round = Mapping[int, list[float]]  # index of an instrument → its samples

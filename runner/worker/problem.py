@@ -59,7 +59,9 @@ class ProblemState:
 
     def inputs(self) -> tuple[Tensor, ...]:
         """Return the inputs: the same tensors for every case, so that times do not differ by their addresses."""
-        _allow_tf32(self.workload.tf32)
+        # Whether float32 products and convolutions may round their factors to TF32; a case may have changed it.
+        torch.set_float32_matmul_precision("high" if self.workload.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = self.workload.tf32
         if self._inputs is None:
             with algorithms(deterministic=False):  # the workload may use any operation
                 self._inputs = self.workload.draw_inputs(self.device, self._case.settings.seed)
@@ -130,12 +132,6 @@ class ProblemState:
             if results:
                 return PairedRounds.of(dict(zip(self._calls, results, strict=True)))
         return PairedRounds(reason="no paired rounds: turned off, or calls are too slow")
-
-
-def _allow_tf32(allowed: bool) -> None:
-    """Say whether float32 products and convolutions may round their factors to TF32; a case may have changed it."""
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    torch.backends.cudnn.allow_tf32 = allowed
 
 
 @contextmanager
