@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..device.import_path import is_installed
@@ -26,33 +25,6 @@ if TYPE_CHECKING:
     from ..timing.timer import Timer
 
 LONGEST = 100  # characters of the arguments in the name of a problem
-
-
-class _Choice(Choice):
-    @cached_property
-    def text(self) -> str:
-        return json.dumps(self.to_record())
-
-
-class _Case(CaseRecord):
-    """A case that needs torch alone, without the package that writes records."""
-
-    @cached_property
-    def key(self) -> str:
-        return f"{self.problem} {self.impl.text}"
-
-    @cached_property
-    def shared_key(self) -> str:
-        return self.key
-
-    @cached_property
-    def problem(self) -> str:
-        return self.workload.text
-
-
-def plain(case: CaseRecord, workload: Choice) -> CaseRecord:
-    """Return ``case`` as records have it, with another workload."""
-    return CaseRecord(workload, Choice(case.impl.name, case.impl.fields), case.measures, case.settings)
 
 
 class Rows:
@@ -92,14 +64,14 @@ class Rows:
 
     def _case(self, workload: Choice, name: str) -> CaseRecord:
         settings = Settings("cpu" if self._device in ("", "cpu") else "cuda", 0)
-        return _Case(workload, _Choice(name, {}), (self._measure,), settings)
+        return CaseRecord(workload, Choice(name, {}), (self._measure,), settings)
 
     def _workload(self, args: Sequence[Any], size: Any) -> Choice:
         """Return the size, or what the arguments are: ``4096x1024 float32``."""
         fields: dict[str, Scalar] = {"n": scalar(size)} if self._swept else {}
         if self._grad:
             fields["grad"] = True
-        return _Choice("size" if self._swept else described(args), fields)
+        return Choice("size" if self._swept else described(args), fields)
 
     def _row(self, case: CaseRecord, found: Measured, device: str) -> Row:
         if found.error is None:

@@ -13,7 +13,6 @@ from ..findings.run import Run
 from ..records.case import BENCH, CaseRecord, Choice
 from ..records.paired_rounds import PairedRounds
 from ..records.plan import NAME, NAME_RULE, Plan
-from .rows import plain
 
 if TYPE_CHECKING:
     from ..records.row import Row
@@ -94,7 +93,7 @@ def _named(run: Run, name: str) -> Run:
         arguments = {} if "n" in workload.fields else {"args": workload.name}
         return Choice(name, {**arguments, **workload.fields})
 
-    cases = {case.key: plain(case, renamed(case.workload)) for case in run.cases}
+    cases = {case.key: replace(case, workload=renamed(case.workload)) for case in run.cases}
     rows = [replace(row, case=cases[row.case.key]) for row in run.rows]
     rounds = [_moved(each, cases) for each in run.rounds]
     return replace(run, rows=rows, rounds=rounds, cases=list(cases.values()), title=name)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Any
 
-from ..measure.columns import known_columns
+from ..measure.columns import known_columns, meant
 from ..records.bad_input import BadInput, choices
 from ..records.case import as_typed
 from ..records.grouping import grouped
@@ -110,18 +110,16 @@ def _is(value: object, word: str) -> bool:
 def _column(records: Records, name: str, option: str) -> str:
     """Return the column that ``name`` means; ``workload.`` and ``impl.`` may be left out. Raises BadInput."""
     there = {key for record in records for key in record}
-    meant = [prefix + name for prefix in PREFIXES if prefix + name in there]
-    if meant[:1] == [name] or len(meant) == 1:
-        return meant[0]
-    if meant:
-        raise BadInput(f"{option}: there are {' and '.join(meant)}; write one of them")
+    names = [prefix + name for prefix in PREFIXES if prefix + name in there]
+    if names[:1] == [name] or len(names) == 1:
+        return names[0]
+    if names:
+        raise BadInput(f"{option}: there are {' and '.join(names)}; write one of them")
     columns = known_columns()
     if name in columns:
         return name  # which no row has
     short = {key.partition(".")[2] if key.startswith(PREFIXES[1:]) else key for key in there} | {*columns}
-    near = get_close_matches(name, sorted(short), 3) or [word for word in sorted(short) if name in word][:3]
-    question = f"did you mean {' or '.join(near)}? " if near else ""
-    raise BadInput(f"{option}: no such column; {question}rows.csv has them all")
+    raise BadInput(f"{option}: no such column; {meant(name, sorted(short))}rows.csv has them all")
 
 
 def _order(records: Records, problems: Sequence[str], by: str) -> list[int]:

@@ -69,7 +69,11 @@ def check_columns(names: Sequence[str], also: Collection[str] = ()) -> tuple[str
     known = [*known_columns(), *also] if names else []
     for name in names:
         if name not in known:
-            near = get_close_matches(str(name), known, 3) or [column for column in known if str(name) in column][:3]
-            meant = f"did you mean {' or '.join(near)}? " if near else ""
-            raise BadInput(f"columns: no such column {name!r}; {meant}docs/columns.md lists them all")
+            raise BadInput(f"columns: no such column {name!r}; {meant(str(name), known)}docs/columns.md lists them all")
     return tuple(names)
+
+
+def meant(name: str, columns: Sequence[str]) -> str:
+    """Return ``did you mean gpu_us or wall_us? ``: the nearest of ``columns``, else those that have ``name``; or ""."""
+    near = get_close_matches(name, columns, 3) or [column for column in columns if name in column][:3]
+    return f"did you mean {' or '.join(near)}? " if near else ""

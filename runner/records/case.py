@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +25,12 @@ BENCH = "bench"  # the measurement of what ``runner.bench`` has measured in a pr
 
 
 def _json(record: object) -> str:
-    import orjson
+    try:
+        import orjson
 
-    return orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode()
+        return orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode()
+    except (ModuleNotFoundError, TypeError):  # in a program of torch alone, or of words that are no text in UTF-8
+        return json.dumps(record, sort_keys=True)
 
 
 @dataclass(frozen=True)

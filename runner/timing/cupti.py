@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..records.grouping import grouped
 from . import clock as time
 from .gpu_kernels import boundary, spin
 from .statistics import trimmed_mean
@@ -17,6 +18,7 @@ from .timeline import covered, whole
 from .timestamps import CYCLES_A_SECOND
 
 MOST_CALLS = 30  # profiled calls, whose mean is exact to a few nanoseconds
+EACH_CALLS = 5  # of which the time of each kernel is the mean
 MOST_RECORDS = 300  # reading a record takes some microseconds of Python
 LONGEST_S = 0.1  # for all calls, if there are more than two
 
@@ -67,15 +69,11 @@ def observe(
     )
 
 
-def each_kernel(
-    call: Callable[[], object], before: Callable[[], object], calls: int = 5
-) -> dict[str, tuple[int, float]]:
+def each_kernel(call: Callable[[], object], before: Callable[[], object]) -> dict[str, tuple[int, float]]:
     """Return kernel, copy or fill → launches and their total time in us per call. Empty without CUPTI."""
-    times_us: dict[str, list[float]] = {}
-    by_call = _by_call(record_calls(call, before, calls))
-    for work in by_call:
-        for record in work:
-            times_us.setdefault(record.name, []).append(record.end - record.start)
+    by_call = _by_call(record_calls(call, before, EACH_CALLS))
+    kernels = grouped((record for work in by_call for record in work), lambda record: record.name)
+    times_us = {name: [record.end - record.start for record in records] for name, records in kernels.items()}
     return {name: (round(len(us) / len(by_call)), sum(us) / len(by_call)) for name, us in times_us.items()}
 
 
