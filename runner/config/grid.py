@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from ..records.schema import UNREADABLE, OneLine, build, rules_of, to_fields
 from ..records.settings import NAMES, Settings
 from ..subject.operation import bound_to, workload_class
 
-AXES = ("axes", "one_at_a_time", "on_cpu")  # what an experiment sweeps
+AXES = ("axes", "pairs", "one_at_a_time", "on_cpu")  # what an experiment sweeps
 # They have no single value.
 NODES = ("workload", "impl", "measure", "launcher", "log", "shapes", "resume", "columns", "conclusion", *AXES)
 # They choose no cases.
@@ -238,7 +238,24 @@ def _check_arguments(impls: Sequence[Choice], cases: Sequence[CaseRecord]) -> No
         functions = ", ".join(dict.fromkeys(f"{case.workload.name}/{case.impl.name}" for case in pairs.values()))
         none = "there are none: only keyword arguments with a default count"
         advice = choices(name, available) if available else none
+        if having := having_argument(name, {case.workload.name for case in cases}):
+            advice = f"{having}; {choices(name, available)}" if available else having
         raise BadInput(f"impl.args.{name}: no such argument of {functions}; {advice}")
+
+
+def having_argument(argument: str, workloads: Collection[str]) -> str:
+    """Return which implementations of ``workloads`` have ``argument``, as in ``triton has it: impl=triton``, or ""."""
+    impls = implementations.defaults().items()
+    names = [name for name, impl in impls if any(argument in _shipped_arguments(op, impl) for op in workloads)]
+    have = "have" if names[1:] else "has"
+    return f"{', '.join(sorted(names))} {have} it: impl={min(names)}" if names else ""
+
+
+def _shipped_arguments(op: str, impl: Choice) -> list[str]:
+    try:
+        return implementations.build(impl).arguments(op)
+    except (BadInput, OSError):  # without the fields of its YAML that a user gives, as the path of impl=file
+        return []
 
 
 def _option(values: object, group: str) -> Choice:

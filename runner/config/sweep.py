@@ -21,13 +21,14 @@ from ..device import gpus
 from ..records.bad_input import BadInput, choices
 from . import shapes
 from .compose import Composer, key_of
-from .grid import AXES, check_count, is_run_field
+from .grid import AXES, check_count, having_argument, is_run_field
 from .messages import SEVERAL
 from .shapes import SHAPE
-from .words import REVISION, quote_revisions
+from .words import ARGUMENT, REVISION, quote_revisions
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
-Block = tuple[list[str], list[list[str]], dict[str, list[str]]]  # options, sizes of each shape, and axes over values
+Axes = dict[str, list[str]]  # by key, the override lines
+Block = tuple[list[str], list[list[str]], Axes]  # options, sizes of each shape, and axes over values
 EXAMPLES = {**dict.fromkeys(AXES, "workload.cols:[256,1024]"), "workload.axes": "cols:[256,1024]"}
 
 
@@ -86,8 +87,8 @@ def _grid(compose: Composer, by_key: Mapping[str, list[str]], *, multirun: bool)
     grid: list[Block] = []
     for choice in itertools.product(*groups.values()):
         base = compose([*choice, *_fixed(_applicable(compose(choice), values))])
-        together, alone = _study(base)
-        if not multirun and (axes := (together | alone).keys() - by_key.keys()):
+        together, paired, alone = _study(base)
+        if not multirun and (axes := (together | paired | alone).keys() - by_key.keys()):
             null = " ".join(f"{name}=null" for name in AXES if OmegaConf.select(base, name))
             raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or {null} for one case)")
         study = _axes(compose, together, skip=by_key)  # an experiment's axes, of options and of values
@@ -95,16 +96,55 @@ def _grid(compose: Composer, by_key: Mapping[str, list[str]], *, multirun: bool)
         singles = _axes(compose, alone, skip=by_key)
         if groups_alone := _split(compose, singles)[0]:
             raise BadInput(f"one_at_a_time: {', '.join(groups_alone)}: options; it takes fields, so move it to axes")
-        offered |= study_values | singles
+        pairs = _split(compose, _axes(compose, paired, skip=by_key))
+        offered |= study_values | pairs[1] | singles
         parts = [{key: lines} for key, lines in singles.items()] or [{}]
-        for extra, part in itertools.product(itertools.product(*study_groups.values()), parts):
-            chosen = [*choice, *extra]
-            fields = _applicable(compose(chosen), study_values | part | values)
+        for extra, (more, rows), part in itertools.product(
+            itertools.product(*study_groups.values()), _zipped(*pairs), parts
+        ):
+            chosen, pair = [*choice, *extra, *more], {key: [line] for key, line in rows[0].items()}
+            fields = _applicable(compose(chosen), study_values | pair | part | values)
             used |= fields.keys()
-            grid.append(_block(compose, chosen, fields, by_key.keys() | study.keys(), multirun=multirun))
+            block = _block(compose, chosen, fields, {*by_key, *study, *pairs[0]}, multirun=multirun)
+            grid.append(_with_rows(block, rows) if rows[1:] else block)
     for key in (key for key in offered if key not in used):
+        _check_argument(compose, compose.parse(offered[key][0]), grid)
         compose([*chosen, offered[key][0]])  # Hydra raises: no option of the sweep has this field
     return grid
+
+
+def _check_argument(compose: Composer, override: Override, grid: Sequence[Block]) -> None:
+    """Raise BadInput if ``override``, which applies to no block of ``grid``, is of the arguments of a kernel."""
+    key, given = key_of(override), override.value()
+    names = [key.removeprefix(ARGUMENT)] if key.startswith(ARGUMENT) else given if f"{key}." == ARGUMENT else None
+    if not names or not isinstance(names, list | dict):
+        return
+    options = [compose(block[0]) for block in grid]
+    impls, name = ",".join(dict.fromkeys(each.impl.name for each in options)), str(next(iter(names)))
+    having = having_argument(name, {each.workload.name for each in options})
+    known = having or "no implementation does: docs/groups/impl.md lists arguments"
+    raise BadInput(f"{ARGUMENT}{name}: impl={impls} takes no such argument; {known}")
+
+
+def _zipped(groups: Axes, values: Axes) -> list[tuple[list[str], list[dict[str, str]]]]:
+    """Return what ``pairs`` take together: options, and the rows of values that go with them. Raises BadInput."""
+    counts = {key: len(lines) for key, lines in (groups | values).items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{count} of {key}" for key, count in counts.items())
+        raise BadInput(f"pairs: {told}; their values are taken together, so give as many of each")
+    rows = [dict(zip(values, lines, strict=True)) for lines in zip(*values.values(), strict=True)]
+    if not (groups or SHAPE in values):
+        return [([], rows or [{}])]
+    places = range(max(counts.values()))
+    return [([lines[place] for lines in groups.values()], [rows[place] if rows else {}]) for place in places]
+
+
+def _with_rows(block: Block, rows: Sequence[Mapping[str, str]]) -> Block:
+    """Return ``block``, which has the first of ``rows`` among its axes, with all of them."""
+    chosen, shape_lines, axes = block
+    lines = [[line for key, line in row.items() if key in axes] for row in rows]
+    others = {key: values for key, values in axes.items() if key not in rows[0]}
+    return chosen, [[*shape, *row] for shape in shape_lines for row in lines], others
 
 
 def _block(
@@ -209,14 +249,15 @@ def _other_meaning(compose: Composer, swept: Override) -> str:
     return f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
 
 
-def _study(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the axes of an experiment: axes to combine, and axes to take one at a time."""
-    together, alone, on_cpu = (dict(_declared(config, name)) for name in AXES)
+def _study(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the axes of an experiment: to combine, to walk together, and to take one at a time."""
+    together, paired, alone, on_cpu = (dict(_declared(config, name)) for name in AXES)
     local = OmegaConf.select(config, "launcher.name") == "local"  # a cluster is assumed to have GPUs
     if on_cpu and (config.device == "cpu" or (config.device == "auto" and local and not gpus.visible())):
-        alone |= {key: axis for key, axis in on_cpu.items() if key in alone}
-        together |= {key: axis for key, axis in on_cpu.items() if key not in alone}
-    return together, alone
+        for axes in (paired, alone):
+            axes |= {key: on_cpu.pop(key) for key in axes if key in on_cpu}
+        together |= on_cpu
+    return together, paired, alone
 
 
 def _sets_only(options: DictConfig, key: str, sizes: dict[str, list[str]]) -> bool:

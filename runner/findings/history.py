@@ -32,9 +32,11 @@ from .flat import case_fields
 from .lines import derive_lines
 from .matching import match_key, reduced, typed
 from .names import Names
+from .notes import reason_of
 from .past import run_folders
 from .replicas import merge_replicas
 from .series import TIME, Point, Series
+from .validity import verdict
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
             newest = points[-1].row
             series.append(Series(_of_series(newest.case, newest.device), key[-1], column, points))
     if not series:
-        raise BadInput(f"{given}: no run has a figure for {column}")
+        row = next(rows[-1] for runs in reversed(chosen.values()) for _, rows in runs[-1:])
+        reason = "" if row.status == "ok" else f"; the newest is {verdict(row)}: {reason_of(row)}"
+        raise BadInput(f"{given}: no run has a figure for {column}{reason}")
     return History(with_change_points(series), reader.messages())
 
 

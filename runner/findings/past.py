@@ -22,6 +22,7 @@ from ..store.resume import other_device
 from .run import Run
 
 EXAMPLE = "outputs/<date>/<time>-<name>"
+TIME = "hh-mm-ss-"  # before the name of a run's folder
 MOST_ROWS = 20_000  # of the newest runs, in which a case is looked for
 OUTPUTS = "outputs"  # where runs are, unless ``output_dir`` says otherwise
 
@@ -38,8 +39,11 @@ def read_run(of: str | Path, output_dir: str = OUTPUTS) -> Run:
     folder = Path(of)
     if not (folder / journal.NAME).is_file():
         what = f"it holds no {journal.NAME}, so it is not the folder of a run"
-        nearby = run_folder.newest(str(folder)) or run_folder.newest(str(folder.parent))
-        raise BadInput(f"{folder}: {what if folder.is_dir() else 'there is no such folder'}; give {nearby or EXAMPLE}")
+        what = what if folder.is_dir() else "it is a file" if folder.exists() else "there is no such folder"
+        others = run_folders(str(folder)) or run_folders(str(folder.parent)) or run_folders(output_dir)
+        alike = [run for run in others if run.name[len(TIME) :] == folder.name[len(TIME) :]] or others
+        advice = f"give {alike[-1]}, or another of python -m runner list" if alike else f"give {EXAMPLE}"
+        raise BadInput(f"{folder}: {what}; {advice}")
     contents = journal.load(folder)
     try:
         plan = run_folder.read_plan(folder)

@@ -120,12 +120,15 @@ def test_a_folder_that_is_no_run_says_what_to_give(made, tmp_path, monkeypatch):
     made("2025-01-31", [row("torch", 1.0)])
     no_run = "it holds no rows.jsonl, so it is not the folder of a run"
     newest = "outputs/2025-01-31/12-00-00-gelu"
+    give = f"give {newest}, or another of python -m runner list"
     (tmp_path / "mine").mkdir()
+    (tmp_path / "file").touch()
     for folder, line in {
-        "outputs": f"outputs: {no_run}; give {newest}",
-        "outputs/2025-01-30": f"outputs/2025-01-30: {no_run}; give {newest}",
-        "mine": f"mine: {no_run}; give outputs/<date>/<time>-<name>",
-        "nowhere": "nowhere: there is no such folder; give outputs/<date>/<time>-<name>",
+        "outputs": f"outputs: {no_run}; {give}",
+        "outputs/2025-01-30": f"outputs/2025-01-30: {no_run}; {give}",
+        "mine": f"mine: {no_run}; {give}",
+        "file": f"file: it is a file; {give}",
+        "outputs/2024-01-01/00-00-00-gelu": f"outputs/2024-01-01/00-00-00-gelu: there is no such folder; {give}",
     }.items():
         with pytest.raises(BadInput, match=f"^{re.escape(line)}$"):
             frame.load(newest, folder)

@@ -68,11 +68,10 @@ def test_the_command_of_a_case_makes_that_case(user):
     ("words", "answer"),
     [
         ("impl=triton impl.args.BLOK=1", "BLOK: no such argument of add/triton; did you mean BLOCK? One of: BLOCK, n"),
-        ("impl=naive impl.args.BLOCK=1", "BLOCK: no such argument of add/naive; there are none: only keyword arg"),
-        (
-            "impl=torch impl.args.BLOCK=1",
-            " impl=torch has no such field; cuda, cudnn, file, liger, naive, numba, power, quack, split, triton have: ",
-        ),
+        ("impl=naive impl.args.TILE=1", "TILE: no such argument of add/naive; there are none: only keyword arg"),
+        ("impl=naive impl.args.BLOCK=1", "BLOCK: no such argument of add/naive; triton has it: impl=triton"),
+        ("impl=torch impl.args.BLOCK=1", "BLOCK: impl=torch takes no such argument; triton has it: impl=triton"),
+        ("impl=torch impl.args.TILE=1", "TILE: impl=torch takes no such argument; no implementation does: docs/groups"),
         ("impl=triton impl.args=5", " 5 is not allowed; give an argument by its name, as in impl.args.BLOCK=64"),
         ("impl=triton impl.args.BLOCK=[1,2]", "BLOCK: [1, 2] is not allowed; to sweep: impl.args.BLOCK=1,2 -m"),
         ("impl=triton impl.args.BLOCK=nan", "BLOCK: nan is not allowed; give a finite number, true, false or a word"),

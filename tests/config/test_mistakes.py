@@ -145,6 +145,10 @@ MISTAKES = {
         ["impl=torch", "impl.of=naive"],
         "impl.of: impl=torch has no such field; compiled, cudagraph have: impl=compiled",
     ),
+    "arguments that are given together": (
+        ["workload=matmul", "impl=torch,cudagraph", "impl.args={BLOCK_M:64,BLOCK_N:8},{BLOCK_M:8,BLOCK_N:64}", "-m"],
+        "impl.args.BLOCK_M: impl=torch,cudagraph takes no such argument; triton has it: impl=triton",
+    ),
     "a file as an implementation": (
         ["workload=gelu", "impl=torch,mine/k.py:f", "-m"],
         "impl=mine/k.py:f: write impl=file impl.path=mine/k.py:f",

@@ -354,6 +354,24 @@ def test_axes_one_at_a_time_are_not_multiplied(compose):
         points(compose, "+one_at_a_time={impl:[naive,torch]}")
 
 
+def test_pairs_are_walked_together_and_multiply_with_axes(compose):
+    study = ["workload=mlp", "default_axes=false", "+pairs={workload.dim:[8,16],workload.batch:[4,2]}"]
+    sizes = [{word for word in point if "dim=" in word or "batch=" in word} for point in points(compose, *study)]
+    assert sizes == [{"workload.dim=8", "workload.batch=4"}, {"workload.dim=16", "workload.batch=2"}]
+    assert len(points(compose, *study, "workload.layers=2,3", "impl=torch,naive")) == 8
+    given = points(compose, *study, "workload.dim=7")
+    assert [{"workload.dim=7", f"workload.batch={n}"} <= set(point) for point, n in zip(given, (4, 2), strict=True)]
+    options = points(compose, "default_axes=false", "+pairs={workload:[gelu,softmax],impl:[naive,torch],seed:[3,4]}")
+    assert [{"workload=gelu", "impl=naive", "seed=3"} <= set(options[0]), len(options)] == [True, 2]
+    first, second = points(compose, "+pairs={workload.shape:[[4,8],[2,3]],workload.dtype:[float32,bfloat16]}")
+    assert {"workload.rows=4", "workload.cols=8", "workload.dtype=float32"} <= set(first)
+    assert {"workload.rows=2", "workload.cols=3", "workload.dtype=bfloat16"} <= set(second)
+    with pytest.raises(BadInput, match=r"pairs: 2 of workload\.dim, 1 of workload\.batch; their values are taken"):
+        points(compose, "workload=mlp", "+pairs={workload.dim:[8,16],workload.batch:[4]}")
+    with pytest.raises(BadInput, match="add -m"):
+        points(compose, *study, multirun=False)
+
+
 def test_axes_on_a_cpu_replace_those_of_the_same_field(compose):
     study = ["default_axes=false", "+axes={workload.rows:[1024]}", "+one_at_a_time={workload.cols:[512,1024]}"]
     study += ["+on_cpu={workload.rows:[8],workload.cols:[16],quick:[true]}"]
