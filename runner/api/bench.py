@@ -10,6 +10,7 @@ import inspect
 import math
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -76,7 +77,7 @@ def bench(
         rtol: relative tolerance.
         tolerance: factor on the limits that follow from the reference.
         make: makes the arguments of one size: a tuple, or one argument. It replaces ``args``.
-        sizes: what ``make`` is called with, one after the other.
+        sizes: what ``make`` is called with, one after the other. Ctrl-C ends the sweep: the sizes before are returned.
         grad: time forward and backward: outputs and the gradients of ``args``, or of those that require one.
         cold: on a GPU, empty the L2 cache before each call.
         target_pct: half-width of the 95 % interval to reach, in percent of the time; by default 0.5, on a CPU 2.
@@ -137,6 +138,11 @@ def bench(
             continue
         try:
             found = measured(size)
+        except KeyboardInterrupt:
+            if not rows.rows:
+                raise
+            warnings.warn(f"interrupted at size {size!r}: bench returns the sizes before it", stacklevel=2)
+            break
         except Exception as error:
             if sizes is None:
                 raise

@@ -8,6 +8,7 @@ import sys
 import types
 import weakref
 from functools import partial
+from itertools import count
 
 import numpy
 import pytest
@@ -303,6 +304,27 @@ def test_an_exception_at_every_size_or_without_sizes_is_the_callers_own(clock):
         assert caught.value is error
     with pytest.raises(RuntimeError, match="mine"):
         bench({"a": softmax, "b": fails}, X)
+
+
+@pytest.mark.parametrize("at", [2, 4])
+def test_an_interrupt_keeps_the_sizes_that_are_measured(clock, at):
+    def make(n):
+        if n == at:
+            raise KeyboardInterrupt
+        return torch.ones(n, 4)
+
+    def sweep():
+        return bench({"a": softmax, "b": torch.relu}, make=make, sizes=count(2))
+
+    if at == 2:
+        with pytest.raises(KeyboardInterrupt):
+            sweep()
+        return
+    with pytest.warns(UserWarning, match="interrupted at size 4: bench returns the sizes before it"):
+        found = sweep()
+    assert [(one.name, one.size, one.timing.verdict) for one in found] == [
+        (name, size, "ok") for size in (2, 3) for name in ("a", "b")
+    ]
 
 
 def test_a_fault_that_ends_the_gpu_leaves_later_sizes_alone(clock):
