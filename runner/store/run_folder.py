@@ -157,7 +157,8 @@ def check_owner(folder: Path) -> None:
 
 def check_code(folder: Path, cases: Sequence[CaseRecord]) -> None:
     """Raise BadInput if one of ``cases``, which the plan in ``folder`` names, would run a file in ``folder``."""
-    for path in sorted(set[str]().union(*(case.user_files for case in cases))):
+    programs = {str(measure.fields.get("path") or "") for case in cases for measure in case.measures} - {""}
+    for path in sorted(programs.union(*(case.user_files for case in cases))):
         named = Path(*path.split("."))  # by package.module
         if any(_is_within(folder, place) for place in (Path(path), named, repository(os.getcwd()) / named)):
             trusted = "type the implementations and the workload to run it, or add resume.trust=true"

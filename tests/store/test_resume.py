@@ -126,6 +126,13 @@ def test_code_that_came_with_the_folder_is_run_only_if_it_is_typed(case, tmp_pat
     run_folder.check_code(tmp_path / "another", [case(), mine])
 
 
+def test_a_program_that_came_with_the_folder_is_run_only_if_it_is_typed(case, tmp_path):
+    mine = replace(case(), measures=(Choice("nsys", {"path": str(tmp_path / "run" / "nsys")}),))
+    with pytest.raises(BadInput, match=r"its plan runs .*/run/nsys, which came with the folder"):
+        run_folder.check_code(tmp_path / "run", [case(), mine])
+    run_folder.check_code(tmp_path / "another", [case(), mine])
+
+
 def test_a_module_that_came_with_the_folder_is_run_only_if_it_is_typed(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine = replace(case(), impl=Choice("file", {"path": "run.k:f"}))
