@@ -16,14 +16,13 @@ All is computed with torch's operators themselves, since an implementation may r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import inf, isfinite, nan, sqrt
+from math import inf, isfinite, sqrt
 
 import torch
 from torch import Tensor
 
 from ..timing.bound import aten
-from ..timing.correctness import element_index
+from ..timing.correctness import CheckResult, element_index
 from .rounding import UNIT
 
 CAP, RMS, SCALE, OWN, OWN_SCALE = 16.0, 2.5, 8.0, 4.0, 1.5
@@ -38,21 +37,6 @@ PARTS = 16
 CHUNK = {"cpu": 2**19}  # elements in work at once: in the cache of a CPU
 CHUNK_ELSEWHERE = 2**25
 HUGE = 1e150
-
-
-@dataclass
-class Judgement:
-    """How one output differs from its reference."""
-
-    ratio: float = 0.0  # largest error over what is allowed
-    max_abs_err: float = 0.0
-    max_rel_err: float = 0.0  # where the reference exceeds what is allowed
-    reason: str = ""  # "" if it is right
-
-    @staticmethod
-    def wrong(reason: str) -> Judgement:
-        """Return a judgement without figures."""
-        return Judgement(inf, nan, nan, reason)
 
 
 class Floats:
@@ -150,14 +134,14 @@ class Floats:
         error: Tensor = aten.sub(aten.slice(_matrix(draw), 0, *place), aten.slice(self._exact, 0, *place))
         return error if isfinite(aten.item(aten.sum(error))) else _finite(error)
 
-    def judge(self, output: Tensor, factor: float = 1.0, *, quick: bool = False) -> Judgement:
+    def judge(self, output: Tensor, factor: float = 1.0, *, quick: bool = False) -> CheckResult:
         """Return how ``output``, of the shape and type of the reference, differs; ``quick``: whether it does.
 
         ``factor`` widens all limits.
         """
         if not output.numel():
-            return Judgement()
-        result, walk, wrong, where = Judgement(), 0.0, 0, 0
+            return CheckResult()
+        result, walk, wrong, where = CheckResult(), 0.0, 0, 0
         largest = aten.zeros([0], dtype=torch.float64, device=output.device)
         scales, matrix = _Scales(self._value), _matrix(output)
         for place, value in _chunks(self._value):
@@ -168,9 +152,9 @@ class Floats:
             top, at = (aten.item(each) for each in aten.max_dim(ratio, 0))
             wrong += aten.item(aten.sum(aten.gt(ratio, 1))) if top > 1 else 0
             if quick and wrong > self._spare:
-                return Judgement(inf, reason="wrong")
-            where = place[0] * value.shape[1] + at if top > result.ratio else where
-            result.ratio = max(result.ratio, top)
+                return CheckResult(reason="wrong")
+            where = place[0] * value.shape[1] + at if top > result.err_over_tol else where
+            result.err_over_tol = max(result.err_over_tol, top)
             if self._spare:
                 ratio = aten.cat([largest, ratio])
                 largest, _ = aten.topk(ratio, min(self._spare + 1, ratio.numel()))
@@ -184,7 +168,7 @@ class Floats:
                 result.max_rel_err = max(result.max_rel_err, aten.item(aten.max(relative)))
         result.max_abs_err = inf if result.max_abs_err >= HUGE else result.max_abs_err
         if self._spare:
-            result.ratio = aten.item(aten.select(largest, 0, -1)) if largest.numel() > self._spare else 0.0
+            result.err_over_tol = aten.item(aten.select(largest, 0, -1)) if largest.numel() > self._spare else 0.0
         if wrong > self._spare:
             result.reason = self._worst_element(output, where, wrong)
         self._of_all(result, sqrt(walk / output.numel()) / (RMS * factor), "the rms of all errors is {:.3g} times")
@@ -213,12 +197,12 @@ class Floats:
         )
         return f"{wrong} of {output.numel()} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
 
-    def _of_all(self, result: Judgement, ratio: float, text: str) -> None:
-        result.ratio = max(result.ratio, ratio)
+    def _of_all(self, result: CheckResult, ratio: float, text: str) -> None:
+        result.err_over_tol = max(result.err_over_tol, ratio)
         if ratio > 1 and not result.reason:
             result.reason = text.format(ratio) + " what rounding explains"
 
-    def _of_scale(self, result: Judgement, blocks: Mapping[str, Tensor], factor: float) -> None:
+    def _of_scale(self, result: CheckResult, blocks: Mapping[str, Tensor], factor: float) -> None:
         for name, block in blocks.items():
             limit = aten.mul(self._scales[name], factor)
             top, at = aten.max_dim(aten.nan_to_num(aten.div(aten.abs(block), limit), 0.0, inf, 0.0), 0)
@@ -258,20 +242,20 @@ class Integers:
         found: Tensor = aten.logical_not(known)
         return found
 
-    def judge(self, output: Tensor, factor: float = 1.0, *, quick: bool = False) -> Judgement:
+    def judge(self, output: Tensor, factor: float = 1.0, *, quick: bool = False) -> CheckResult:
         """Return whether ``output``, of the shape and type of the reference, is right."""
         if not output.numel():
-            return Judgement()
+            return CheckResult()
         unknown = self._unknown(output)
         wrong = aten.item(aten.sum(unknown))
         size = aten.abs(aten.sub(*(aten._to_copy(one, dtype=torch.float64) for one in (output, self._value))))
-        result = Judgement(max_abs_err=aten.item(aten.max(aten.masked_fill(size, aten.logical_not(unknown), 0.0))))
+        result = CheckResult(max_abs_err=aten.item(aten.max(aten.masked_fill(size, aten.logical_not(unknown), 0.0))))
         if wrong <= self._spare:
             return result
         place = aten.item(aten.argmax(aten._to_copy(aten.reshape(unknown, [-1]), dtype=torch.int8)))
         index = element_index(int(place), self.shape)
         got, want = (aten.item(aten.select(aten.reshape(one, [-1]), 0, place)) for one in (output, self._value))
-        result.ratio = inf
+        result.err_over_tol = inf
         result.reason = f"{wrong} of {output.numel()} elements wrong, the first at {index}: got {got}, want {want}"
         return result
 

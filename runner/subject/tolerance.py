@@ -21,7 +21,7 @@ from ..records.figures import listed
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs, misfit
 from ..timing.nested import Path, is_array, leaves, mapped, plain_leaves, tensors
-from .limits import Floats, Integers, Judgement
+from .limits import Floats, Integers
 from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
 
 SEED = 1
@@ -388,14 +388,13 @@ class Judge:
             result.compared = False
             return f"a {type(leaf).__name__} where a number is expected"
         if output.expected:
-            judged = check_outputs([_real(y)], [output.expected], output.own.dtype)
-            figures = Judgement(judged.err_over_tol, judged.max_abs_err, judged.max_rel_err, judged.reason)
-            figures.reason = judged.reason.removeprefix(f"{output.expected.name}: ")
+            figures = check_outputs([_real(y)], [output.expected], output.own.dtype)
+            figures.reason = figures.reason.removeprefix(f"{output.expected.name}: ")
         else:
             figures = output.limit.judge(_real(y), self._factor)
         result.max_abs_err = max(result.max_abs_err, figures.max_abs_err)
         result.max_rel_err = max(result.max_rel_err, figures.max_rel_err)
-        result.err_over_tol = max(result.err_over_tol, figures.ratio)
+        result.err_over_tol = max(result.err_over_tol, figures.err_over_tol)
         return figures.reason
 
     def _passes(self, outputs: Mapping[Path, object], limits: Mapping[Path, _Output]) -> list[Path]:
