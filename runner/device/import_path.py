@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from .used_paths import repository
+
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
@@ -38,6 +40,11 @@ def arrange(*folders: str) -> None:
     sys.path[:] = [*places[:at], *users, *places[at:]]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Needed)]
     sys.meta_path.insert(0, _Needed(users))
+
+
+def arrange_here() -> None:
+    """Do so for the current folder and its repository."""
+    arrange(os.getcwd(), str(repository(os.getcwd())))
 
 
 def is_reserved(name: str) -> bool:

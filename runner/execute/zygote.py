@@ -29,7 +29,6 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from ..device import import_path, processes, tools
-from ..device.used_paths import repository
 
 ORPHAN_S = 60.0  # longest wait for the end of a process that a dead worker has left behind
 SUBREAPER, DEATH_SIGNAL = 36, 1  # options of prctl(2)
@@ -46,7 +45,7 @@ def main(control: socket.socket, parent: int) -> NoReturn:
     prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it does not notice the death of its parent
     if os.getppid() != parent:  # the parent died before the line above
         sys.exit(1)
-    import_path.arrange(os.getcwd(), str(repository(os.getcwd())))
+    import_path.arrange_here()
     hashing = threading.Thread(target=_hash_triton)
     if os.path.exists(NVIDIA_DEVICE):
         hashing.start()

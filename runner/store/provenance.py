@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ..device.git import git
@@ -23,13 +24,11 @@ class _Repository:
     changed: frozenset[str]  # those of them that differ from it
 
 
-@dataclass
 class Repositories:
     """What git says about files. Each repository is asked once, at the first of its files."""
 
-    _tops: dict[Path, Path | None] = field(default_factory=dict)  # of folders; None: in no repository
-    _found: dict[Path, _Repository] = field(default_factory=dict)  # by their tops
-    _known: dict[tuple[tuple[Path, ...], tuple[str, ...]], dict[str, Scalar]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._top, self._repository, self._known = cache(_top), cache(_ask), cache(self._provenance)
 
     def provenance(self, files: Sequence[Path], used: Sequence[str] = ()) -> dict[str, Scalar]:
         """Return ``repository``, ``commit`` and ``dirty`` of the first of ``files``, which may import the others.
@@ -38,19 +37,14 @@ class Repositories:
         commit, or is not in it. Return {} if the first file is missing, in no repository, or ignored by it, or there is
         no git.
         """
-        paths = tuple(files), tuple(used)
-        if paths not in self._known:
-            self._known[paths] = self._provenance(files, used)
-        return self._known[paths]
+        return self._known(tuple(files), tuple(used))
 
-    def _provenance(self, files: Sequence[Path], used: Sequence[str]) -> dict[str, Scalar]:
+    def _provenance(self, files: tuple[Path, ...], used: tuple[str, ...]) -> dict[str, Scalar]:
         paths = [path.resolve() for path in files]  # git follows no link
         top = self._top(paths[0].parent) if paths[0].is_file() else None
         if top is None:
             return {}
-        if top not in self._found:
-            self._found[top] = _ask(top)
-        repository = self._found[top]
+        repository = self._repository(top)
         paths += [Path(path).resolve() for path in used if not path.endswith("/")]
         names = [path.relative_to(top).as_posix() for path in paths if path.is_relative_to(top)]
         untracked = [name for name in names if name not in repository.tracked and (top / name).exists()]
@@ -62,17 +56,13 @@ class Repositories:
     def of_revision(self, place: Path, commit: str) -> dict[str, Scalar]:
         """Return the same for a file of ``commit``, a git revision, in the repository of ``place``."""
         top = self._top(next(folder for folder in place.resolve().parents if folder.is_dir()))
-        if top is None:
-            return {}
-        if top not in self._found:
-            self._found[top] = _ask(top)
-        return {"repository": self._found[top].name, "commit": commit, "dirty": False}
+        return {"repository": self._repository(top).name, "commit": commit, "dirty": False} if top else {}
 
-    def _top(self, folder: Path) -> Path | None:
-        if folder not in self._tops:
-            found = git(folder, "rev-parse", "--show-toplevel")
-            self._tops[folder] = Path(found.rstrip("\n")) if found else None
-        return self._tops[folder]
+
+def _top(folder: Path) -> Path | None:
+    """Return the top of the repository around ``folder``; None if it is in none."""
+    found = git(folder, "rev-parse", "--show-toplevel")
+    return Path(found.rstrip("\n")) if found else None
 
 
 def _ask(top: Path) -> _Repository:

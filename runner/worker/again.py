@@ -12,7 +12,6 @@ by the host's clock, or an error, with exit code 1. For ``measure=by_hand`` it t
 from __future__ import annotations
 
 import json
-import os
 import sys
 import traceback
 from contextlib import nullcontext
@@ -23,7 +22,6 @@ from typing import Any
 import torch
 
 from ..device import import_path
-from ..device.used_paths import repository
 from ..implementations import KERNELS
 from ..kernels.spans import span, watched
 from ..measure import CALL
@@ -129,5 +127,5 @@ def _trace(frame: FrameType, event: str, argument: object) -> Any:
 
 
 if __name__ == "__main__":
-    import_path.arrange(os.getcwd(), str(repository(os.getcwd())))
+    import_path.arrange_here()
     sys.exit(main(Path(sys.argv[1])))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ..device import import_path
-from ..device.used_paths import repository
 from ..records.case import CaseRecord
 from ..timing.outputs import tensor_paths, tensors
 from .problem import ProblemState
@@ -90,5 +88,5 @@ def _load(path: Path, described: Mapping[str, Any]) -> Tensor:
 
 
 if __name__ == "__main__":
-    import_path.arrange(os.getcwd(), str(repository(os.getcwd())))
+    import_path.arrange_here()
     main(Path(sys.argv[1]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 from ..kernels.unsupported import Unsupported
 from ..measure import Measurement
 from ..models.workload import Workload
-from ..records.case import CaseRecord, Choice, Scalar
+from ..records.case import CaseRecord, Scalar
 from ..records.options import option_class
 from ..records.paired_rounds import PairedRounds
 from ..records.schema import build
@@ -47,7 +46,10 @@ class ProblemState:
     @cached_property
     def measures(self) -> list[Measurement]:
         """The measurements of each case, in their order."""
-        return [option("measure", measure) for measure in self._case.measures]
+        return [
+            build(option_class("measure", measure.name), measure.fields, measure.name)
+            for measure in self._case.measures
+        ]
 
     @property
     def device(self) -> str:
@@ -152,11 +154,6 @@ def algorithms(*, deterministic: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(mode, warn_only=warn_only)
-
-
-def option(package: str, choice: Choice) -> Any:  # the class depends on the name
-    """Return the object of ``choice``, of a class in ``package``."""
-    return build(option_class(package, choice.name), choice.fields, choice.name)
 
 
 def device_name(device: str) -> str:

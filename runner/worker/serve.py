@@ -20,7 +20,6 @@ from typing import Any
 import orjson
 
 from ..device import cache, identity, import_path
-from ..device.used_paths import repository
 from ..records.case import CaseRecord
 
 
@@ -29,7 +28,7 @@ def main(descriptor: int) -> None:
     # Inductor loads compiled code from its cache: by default from a folder of /tmp that another user may have made.
     if not (private := cache.cache_folder("inductor")).is_relative_to(os.devnull):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(private))
-    import_path.arrange(os.getcwd(), str(repository(os.getcwd())))
+    import_path.arrange_here()
     del sys.argv[1:]  # a script of the user's may read it
     from . import Worker, calibrations, recall, tidy, warm_up_process
 
