@@ -69,9 +69,11 @@ def planned(function: Function) -> Function:
     """Decorate ``function`` of tensors, numbers and words, which returns a tensor, a tuple of tensors, or None."""
     plans: Plans = {}
     _all.append(plans)
+    last: tuple[Any, Any] = (None, None)  # the key and the plan of the last call: comparing keys is faster than a hash
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        nonlocal last
         if torch.compiler.is_compiling() or _written or _this.recording is not None:
             return function(*args, **options)
         differentiable = torch.is_grad_enabled()
@@ -89,10 +91,13 @@ def planned(function: Function) -> Function:
             else:
                 known.append(value)
         key = tuple(known)
-        try:
-            plan = plans.get(key, _NEW)
-        except TypeError:  # an option that cannot be a key, such as a list
-            plan = None
+        before, plan = last
+        if key != before or not plans:
+            try:
+                plan = plans.get(key, _NEW)
+            except TypeError:  # an option that cannot be a key, such as a list
+                plan = None
+            last = (key, plan) if plan else (None, None)
         device = plan.device if plan else _device_of(tensors)
         if device >= 0 and torch._C._cuda_getDevice() != device:
             with torch.cuda.device(device):
@@ -106,6 +111,7 @@ def planned(function: Function) -> Function:
                 return function(*args, **options)
         for ask, answer in plan.answers:
             if ask() != answer:
+                last = (None, None)
                 return _record(function, args, options, tensors, plans, key)
         return plan(tensors, addresses)
 

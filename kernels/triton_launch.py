@@ -76,7 +76,10 @@ def _bound(
     given = [named.get(one.name, one.default) for one in parameters]
     launcher = _direct(compiled)
     metas = iter(getattr(compiled.metadata, "tensordesc_meta", None) or ())
-    values: list[Any] = []
+    by_run: Direct = (run, (compiled.function, compiled.packed_metadata, None, None, None), False)
+    call, head, as_list = launcher or by_run
+    x, y, z = (*grid, 1, 1)[:3]
+    values: list[Any] = [] if as_list else [x, y, z, None, *head]  # None: the stream
     pointers: list[tuple[int, int, int]] = []
     descriptors: list[tuple[int, int, int, dict[int, Any], Callable[[int], Any]]] = []
     for value in given:
@@ -99,9 +102,6 @@ def _bound(
             raise Unplanned("a tuple, which may hold tensors")
         else:
             values.append(value)
-    x, y, z = (*grid, 1, 1)[:3]
-    by_run: Direct = (run, (compiled.function, compiled.packed_metadata, None, None, None), False)
-    call, head, as_list = launcher or by_run
 
     def again(addresses: list[int], stream: int) -> None:
         now = values.copy()
@@ -118,7 +118,8 @@ def _bound(
         if as_list:
             call(x, y, z, stream, *head, now)
         else:
-            call(x, y, z, stream, *head, *now)
+            now[3] = stream
+            call(*now)
 
     return again
 

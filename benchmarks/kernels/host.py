@@ -293,6 +293,8 @@ def gpu_lines(checkout: Path) -> Iterator[list[object]]:
             new, old = _replayed(graphs)
             ratios.append(new / old)
             yield [f"{impl} {case.title}", new, old, new / old]
+    if not ratios:
+        raise SystemExit(f"--against {checkout}: give the folder that holds kernels/ of another checkout")
     yield ["geometric mean", "", "", exp(statistics.fmean(map(log, ratios)))]
 
 
