@@ -163,8 +163,7 @@ def gelu(x: Tensor, *, form: str, BLOCK: int | None = None, num_warps: int = 4) 
     """
     tanh = is_tanh(form)
     if x.requires_grad and torch.is_grad_enabled():
-        y: Tensor = apply(_Differentiable, x, (tanh, BLOCK, num_warps))
-        return y
+        return apply(_Differentiable, x, (tanh, BLOCK, num_warps))
     return _forward(x, tanh, BLOCK, num_warps)
 
 

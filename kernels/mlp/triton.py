@@ -110,8 +110,7 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
     relu = activation == "relu"
     y, *given = (tensor.contiguous() for tensor in (x, *params))
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
-        result: Tensor = apply(_Differentiable, relu, y, *given)
-        return result
+        return apply(_Differentiable, relu, y, *given)
     tiling, last = _tiling(y), len(given) // 2 - 1
     y = _readable(y, tiling)
     for index, (w, b) in enumerate(zip(given[::2], given[1::2], strict=True)):

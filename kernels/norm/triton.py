@@ -63,8 +63,7 @@ def norm(x: Tensor, *, dim: str | int) -> Tensor:
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = apply(_Differentiable, x, dim)
-        return result
+        return apply(_Differentiable, x, dim)
     return reduce("norm", x, dim)
 
 

@@ -20,8 +20,7 @@ def reduce_sum(x: Tensor, *, dim: str | int) -> Tensor:
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = apply(_Differentiable, x, dim)
-        return result
+        return apply(_Differentiable, x, dim)
     return reduce("sum", x, dim)
 
 

@@ -60,8 +60,7 @@ def softmax(x: Tensor, *, BLOCK: int | None = None, ROWS: int | None = None, num
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = apply(_Differentiable, x, (BLOCK, ROWS, num_warps))
-        return result
+        return apply(_Differentiable, x, (BLOCK, ROWS, num_warps))
     return _forward(x, (BLOCK, ROWS, num_warps))
 
 

@@ -64,8 +64,7 @@ def square(a: Tensor) -> Tensor:
 
     """
     if a.requires_grad and torch.is_grad_enabled():
-        result: Tensor = apply(_Differentiable, a)
-        return result
+        return apply(_Differentiable, a)
     return _forward(a)
 
 
