@@ -10,7 +10,6 @@ formulas, counts and calls from the docstrings. Nothing is written here twice.
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -30,10 +29,10 @@ from runner.config import grid  # noqa: E402
 from runner.findings.conclusion import analyses  # noqa: E402
 from runner.implementations import call_line  # noqa: E402
 from runner.measure import columns as measure_columns  # noqa: E402
-from runner.records import columns, row, schema  # noqa: E402
+from runner.records import columns, schema  # noqa: E402
 from runner.records.options import option_class  # noqa: E402
 from runner.records.plan import Resume  # noqa: E402
-from runner.records.row import HARMLESS, STATUSES  # noqa: E402
+from runner.records.row import HARMLESS  # noqa: E402
 from runner.records.schema import rules_of  # noqa: E402
 
 CONF = ROOT / "conf"
@@ -237,7 +236,9 @@ def config_page() -> str:
             "## resume",
             described["resume"].comment,
             *_table(Resume, Source.nested(CONF / "config.yaml", "resume"), "resume"),
-            "Statuses: " + ", ".join(f"`{status}`" for status in STATUSES) + " ([what they mean](../columns.md)).",
+            "Statuses: "
+            + ", ".join(f"`{status}`" for status in columns.STATUSES)
+            + " ([what they mean](../columns.md)).",
         ]
     )
 
@@ -257,8 +258,7 @@ def columns_page() -> str:
     for title, group in {**OF_ANY_ROW, **declared}.items():
         measured += [f"### {title}", _columns(group)]
     statuses = [
-        (f"`{status}`", meaning, "no" if status in HARMLESS else "yes")
-        for status, meaning in _commented(row, "Status = Literal[", "]", r'"(\w+)",')
+        (f"`{status}`", meaning, "no" if status in HARMLESS else "yes") for status, meaning in columns.STATUSES.items()
     ]
     return _page(
         [
@@ -273,6 +273,13 @@ def columns_page() -> str:
             "## Statuses",
             _grid(("status", "meaning", "makes the exit code 1"), statuses),
             "A run also exits with 1 if none of its cases could be run and checked.",
+            "## Verdicts",
+            "The verdict names the gravest doubt about the time of a case, and `verdict_reason` explains it in a "
+            "sentence. `python -m runner show --explain` says what the words of a table mean, as the page of "
+            "`report html` does.",
+            _grid(("verdict", "meaning"), [(f"`{word}`", text) for word, text in columns.VERDICTS.items()]),
+            "## Other words",
+            _grid(("word", "meaning"), list(columns.TERMS.items())),
             "## Columns",
             "A row has the columns that apply to it. Only rows `ok`, and `wrong` with `time_wrong=true`, have times.",
             *measured,
@@ -300,14 +307,6 @@ def _columns(group: Mapping[str, columns.Column]) -> str:
     """Return the table of ``group``."""
     lines = [(f"`{name}`", column.unit, column.meaning, column.better) for name, column in group.items()]
     return _grid(("column", "unit", "meaning", "better"), lines)
-
-
-def _commented(module: Any, start: str, end: str, pattern: str) -> list[tuple[str, str]]:
-    """Return names and the comments beside them, between two marks of a module's source."""
-    text = inspect.getsource(module).partition(start)[2].partition(f"\n{end}")[0]
-    found = re.findall(rf"^ +{pattern}(?:  # (.*))?$", text, re.MULTILINE)
-    assert found, f"{module.__name__}: nothing between {start} and {end}"
-    return found
 
 
 def _grid(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

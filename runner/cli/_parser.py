@@ -30,7 +30,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "columns": {"metavar": "NAME,...", "help": "columns of docs/columns.md; columns=NAME,... means the same"},
     "output": {"type": Path, "metavar": "PATH", "help": "write it there"},
 }
-ENDINGS = {".md": "md", ".tex": "latex"} | {f".{name}": name for name in ("csv", "json", "parquet", "png", "svg")}
+ENDINGS = {".md": "md", ".tex": "latex"} | {
+    f".{name}": name for name in ("csv", "json", "parquet", "png", "svg", "html")
+}
 BINARY = ("parquet", "png")
 
 

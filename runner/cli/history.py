@@ -7,6 +7,7 @@ changes.
 Examples:
   python -m runner history workload=gelu impl=triton dtype=bfloat16,float32
   python -m runner history workload=gelu columns=latency_us --output history.svg
+  python -m runner history workload=gelu --output history.html
 
 """
 
@@ -24,7 +25,7 @@ from ..report.output import give
 from ..report.table import markdown_of
 from ._parser import Parser
 
-FORMATS = ("table", "md", "csv", "json", "png", "svg")
+FORMATS = ("table", "md", "csv", "json", "png", "svg", "html")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,12 +58,14 @@ def _print(history: History) -> None:
 
 def _content(history: History, form: str) -> str | bytes:
     """Return the figure in the format ``form``. Raises BadInput if vl-convert is not installed for an image."""
-    from ..report.history import figure_text, history_chart, history_records, history_table
+    from ..report.history import figure_text, history_chart, history_page, history_records, history_table
 
     if form == "table":
         return "".join(f"{line.plain}\n" for line in figure_text(history, FILE_WIDTH))
     if form == "md":
         return markdown_of(history_table(history))
+    if form == "html":
+        return history_page(history)
     if form in RECORDS:
         return RECORDS[form](history_records(history))
     return drawn(history_chart(history), form)

@@ -7,6 +7,8 @@ Examples:
   python -m runner show --where workload=gelu,status=ok --sort -time_us
   python -m runner show last columns=time_us,peak_mem_bytes,vs_baseline
   python -m runner show outputs/<date>/<time>-<name> --fastest --output fastest.md
+  python -m runner show --summary
+  python -m runner show --explain
 
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -21,12 +24,13 @@ from ..findings.flat import flat_records
 from ..findings.lines import Line
 from ..findings.run import Run
 from ..findings.select import chosen_lines
+from ..records.bad_input import BadInput
 from ..report import fastest_table
-from ..report.case_table import case_table
+from ..report.case_table import case_table, words
 from ..report.console import console, say
 from ..report.flat_formats import RECORDS
 from ..report.output import give
-from ..report.table import WRITERS
+from ..report.table import WRITERS, Table
 from ..report.terminal import terminal_report
 from ._parser import Parser, read_runs
 
@@ -38,22 +42,33 @@ def main(argv: Sequence[str]) -> int:
     options = _options(argv)
     runs = read_runs(options)
     chosen = list(zip(runs, chosen_lines(runs, options.where, options.sort), strict=True))
-    if options.format in RECORDS:
+    if options.summary:
+        give(
+            "".join(f"{line}\n" for run, lines in chosen for line in fastest_table.summary(run, lines)), options.output
+        )
+    elif options.format in RECORDS:
         records = [record for run, lines in chosen for record in _records(run, lines, options)]
         give(RECORDS[options.format](records), options.output)
     elif options.format != "table" or options.fastest:
-        table = fastest_table.fastest_table if options.fastest else case_table
-        give("\n".join(WRITERS[options.format](table(run, lines)) for run, lines in chosen), options.output)
+        tables = [(fastest_table.fastest_table if options.fastest else case_table)(*each) for each in chosen]
+        if options.explain:
+            tables = [replace(table, notes=[*table.notes, *_explained(table)]) for table in tables]
+        give("\n".join(map(WRITERS[options.format], tables)), options.output)
     else:  # as at the end of each run
         text = StringIO()
         out = console(text if options.output else None)
         for place, (run, lines) in enumerate(chosen):
             report = terminal_report(run, out.width, None if lines == run.lines else lines)
+            report += ["", *_explained(case_table(run, lines))] if options.explain else []
             for part in ["", *report] if place else report:
                 say(out, part)
         if options.output:
             give(text.getvalue(), options.output)
     return 0
+
+
+def _explained(table: Table) -> list[str]:
+    return [f"{word}: {meaning}" for word, meaning in words(table).items()]
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -63,11 +78,17 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         metavar="COLUMN",
         help="sort the rows of each problem, or the problems if their rows have one value; -COLUMN: highest first",
     )
-    parser.add_argument(
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
         "--fastest", action="store_true", help="one line per problem: the fastest, by how much, and where that changes"
     )
+    shown.add_argument("--summary", action="store_true", help="a sentence per problem: how many times as fast it is")
+    shown.add_argument("--explain", action="store_true", help="what the heads, verdicts and marks of the table mean")
     words = iter(argv)  # argparse would read the -time_us of --sort as an option
-    return parser.parse([f"{word}={next(words, '')}" if word == "--sort" else word for word in words])
+    options = parser.parse([f"{word}={next(words, '')}" if word == "--sort" else word for word in words])
+    if (options.summary or options.explain) and options.format in RECORDS:
+        raise BadInput(f"--summary and --explain are for people to read; leave them out with --format {options.format}")
+    return options
 
 
 def _records(run: Run, lines: Sequence[Line], options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..records.case import CaseRecord
 from ..records.columns import DERIVED, Column
-from ..records.figures import figure, finite, is_number
+from ..records.figures import figure, finite, is_number, times
 from .lines import Line
 from .names import Names
 from .validity import verdict
@@ -61,20 +61,25 @@ def chart_point(run: str, line: Line, names: Names, axis: str, rate: Column | No
         "run": run,
         "size": line.case.workload.fields.get(axis) if axis else None,
         "verdict": verdict(line.row),
-        **bounded("time", time_us, low, high, 1e-6),
-        **bounded("speedup", line.speedup, line.speedup_low, line.speedup_high, 1.0),
+        **bounded("time", "us", time_us, low, high, 1e-6),
+        **bounded("speedup", "x", line.speedup, line.speedup_low, line.speedup_high),
     }
     amount = metrics.get("flops" if rate is OPERATIONS else "bytes_min") if rate else None
-    if isinstance(amount, int | float) and amount > 0:
-        slow, quick = (amount / end if end else None for end in (high, low))
-        point |= bounded("rate", amount / time_us, slow, quick, 1e6)
+    if rate and isinstance(amount, int | float) and amount > 0:
+        slow, quick = (amount / end * 1e6 if end else None for end in (high, low))
+        point |= bounded("rate", rate.unit, amount / time_us * 1e6, slow, quick)
     return point
 
 
-def bounded(name: str, value: float | None, low: float | None, high: float | None, factor: float) -> dict[str, Any]:
-    """Return a value and the ends of its interval, times ``factor``, without those unknown."""
+def bounded(
+    name: str, unit: str, value: float | None, low: float | None, high: float | None, factor: float = 1.0
+) -> dict[str, Any]:
+    """Return a value in ``unit`` and the ends of its interval, times ``factor`` and as texts, without those unknown."""
     known = {name: value, f"{name}_low": low, f"{name}_high": high}
-    return {key: float(f"{end * factor:.5g}") for key, end in known.items() if end is not None and math.isfinite(end)}
+    found = {key: end for key, end in known.items() if end is not None and math.isfinite(end)}
+    point: dict[str, Any] = {key: float(f"{end * factor:.5g}") for key, end in found.items()}
+    texts = [times(end) if unit == "x" else figure(end, unit) for end in found.values()]
+    return point | dict(zip((f"{name}_text", f"{name}_interval"), [*texts[:1], " to ".join(texts[1:])], strict=False))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
 from inspect import isfunction, signature
 from statistics import median
@@ -25,7 +26,7 @@ from .names import Names
 from .no_answer import no_answer
 from .notes import and_more, row_notes
 from .ratios import bounds, doubt
-from .run import Run
+from .run import Run, joint
 from .run_comparison import CasePair, compare_runs
 
 MOST_MOVED = 20  # cases listed that are faster or slower than in another run
@@ -194,7 +195,37 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def changes(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
+def together(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
+    """Return who is the fastest in all runs and where that differs, then how the times of the others compare."""
+    return [*_winners(runs, names), *_changes(runs, names)] if len(runs) > 1 else []
+
+
+def _winners(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Statement]:
+    """Yield a statement for each workload of which several runs have the same problems."""
+    labels, won = joint(runs), dict[tuple[str, str], dict[str, Sequence[str]]]()
+    for run, name in zip(runs, names, strict=True):
+        with suppress(BadInput):  # there is no winner anywhere
+            for leader in fastest.leaders(run, run.lines, labels):
+                won.setdefault((leader.case.workload.name, labels.heading(leader.case)), {})[name] = leader.fastest
+    for workload, problems in grouped(won.items(), lambda item: item[0][0]).items():
+        common = [(problem, by_run) for (_, problem), by_run in problems if sum(map(bool, by_run.values())) > 1]
+        always, details = Counter[str](), list[str]()
+        for problem, by_run in common:
+            first, *others = filter(None, by_run.values())
+            if every := [label for label in first if all(label in other for other in others)]:
+                always[every[0]] += 1
+            else:
+                winners = [f"{listed(mine)} in {run}" for run, mine in by_run.items() if mine]
+                details.append(f"{problem}: {'; '.join(winners)}")
+        same = ", ".join(f"{label} at {count}" for label, count in always.most_common())
+        text = f"at {always.total()} of {len(common)} common problems{f' ({same})' if same else ''}"
+        differs = f"; at {len(details)} the fastest differs" if details else ""
+        if common:
+            summary = f"{workload}: one implementation is the fastest in every run {text}{differs}."
+            yield Statement(workload, summary, details)
+
+
+def _changes(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
     """Return how the times of the first run compare to those of each other one: see ``runner compare``."""
     statements = []
     for run, comparison in zip(runs[1:], compare_runs(runs, names), strict=True):

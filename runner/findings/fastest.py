@@ -32,12 +32,15 @@ class Leader:
     conclusion: str = ""  # how the fastest is compared to the next: faster | same | unclear; "" if not known
 
 
-def leaders(run: Run, lines: Sequence[Line]) -> list[Leader]:
-    """Return the leader of each problem of ``lines``. Raises BadInput if no case is correct and timed."""
+def leaders(run: Run, lines: Sequence[Line], names: Names | None = None) -> list[Leader]:
+    """Return the leader of each problem of ``lines``, by ``names``, else those of ``run``.
+
+    Raises BadInput if no case is correct and timed.
+    """
     problems = grouped(lines, lambda line: line.case.problem)
-    leaders = [_leader(members, run.names) for members in problems.values()]
+    leaders = [_leader(members, names or run.names) for members in problems.values()]
     if not any(leader.fastest for leader in leaders):
-        raise BadInput(f"{run.folder}: no case is correct and timed, so none is the fastest; leave out --fastest")
+        raise BadInput(f"{run.folder}: no case is correct and timed, so none is the fastest; runner show says why")
     return leaders
 
 

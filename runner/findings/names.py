@@ -10,6 +10,8 @@ from ..records.grouping import grouped
 from ..records.labels import Labels, several, varying
 from .lines import Line
 
+PLAIN = {"tf32": False, "data": "normal", "layout": "contiguous"}  # fields that a heading leaves out at these values
+
 
 class Names:
     """Labels that tell the cases of one grid apart and leave out what is the same for all."""
@@ -22,6 +24,12 @@ class Names:
         # By workload: the fields that vary over the grid, in the order of its class; and the others with their values.
         self.axes = {name: _axes(chosen, varied[name]) for name, chosen in workloads.items()}
         self.constants = {name: _constants(chosen[0], varied[name]) for name, chosen in workloads.items()}
+
+    def constant(self, workload: str) -> str:
+        """Return the fields that are the same in all cases of ``workload`` and not plain: ``dtype=float32 rows=8``."""
+        return " ".join(
+            f"{name}={value}" for name, value in self.constants[workload].items() if PLAIN.get(name) != value
+        )
 
     def impl(self, case: CaseRecord) -> str:
         """Return ``compiled``, or ``compiled(mode=default)`` if the grid has several of that name."""

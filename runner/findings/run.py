@@ -22,8 +22,6 @@ from .lines import Line, derive_lines
 from .names import Names
 from .validity import verdict
 
-PLAIN = {"tf32": False, "data": "normal", "layout": "contiguous"}  # fields that a heading leaves out at these values
-
 
 @dataclass(frozen=True)
 class Run:
@@ -117,10 +115,9 @@ class Run:
         devices = replace(self, rows=ran).devices
         lines = [f"{self.title} on {devices}" if devices else self.title]
         shown = {row.case.workload.name for row in rows}
-        for workload, fields in self.names.constants.items():
-            told = [f"{name}={value}" for name, value in fields.items() if PLAIN.get(name) != value]
-            if workload in shown and told:
-                text = f"{workload}: {' '.join(told)}"
+        for workload in self.names.constants:
+            if workload in shown and (told := self.names.constant(workload)):
+                text = f"{workload}: {told}"
                 lines += textwrap.wrap(
                     text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
                 )

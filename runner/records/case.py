@@ -149,7 +149,7 @@ class CaseRecord:
         workload = {f"workload.{name}": value for name, value in self.workload.fields.items()}
         return {**workload, **impl, **{name: value for name, value in self.flat_settings.items() if name != "measure"}}
 
-    @property
+    @cached_property
     def flat_settings(self) -> dict[str, Scalar]:
         """Everything but the workload, the implementation and the replica, by the names of the command line."""
         values = {**vars(self.settings), "measure": [choice.name for choice in self.measures]}

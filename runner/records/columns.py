@@ -276,3 +276,41 @@ SERIES: dict[str, Column] = {
     "batches_us": Column("us", "trimmed mean of each tenth of the samples, in their order"),
     "samples_us": Column("us", "every sample in its order, with measure.benchmark.keep_samples=true"),
 }
+
+# What the words in tables and messages mean: for ``show --explain``, the page and docs/columns.md.
+
+STATUSES: dict[str, str] = {  # the end of a case
+    "ok": "checked and measured",
+    "wrong": "disagrees with the float64 reference",
+    "unsupported": "does not exist here; the reason says what would make it exist",
+    "build_failed": "could not be compiled or loaded",
+    "error": "raised an exception",
+    "oom": "out of memory",
+    "cuda_error": "the GPU reported a fault; the worker was replaced",
+    "timeout": "passed the limit of a phase; the worker was killed",
+    "crashed": "the worker died",
+    "lost": "in flight when the runner itself was killed",
+    "skipped": "never started",
+}
+VERDICTS: dict[str, str] = {  # on the time of a case, the gravest first
+    "wrong": "the result is wrong; timed on request, or wrong only in the timed calls",
+    "debug": "a debugging mode was on; timings are not valid",
+    "impossible": "faster than this GPU can copy or multiply, or nothing ran at all; never the fastest",
+    "contradicted": "CUPTI measured another time, and no uncertainty or clock explains it; never the fastest",
+    "fallback": "not what its name says: torch.compile left the graph, or recorded no CUDA graph",
+    "contended": "other processes used the CPU, or came to the GPU or left it, meanwhile: stop them and repeat",
+    "power_capped": "a limit of power or temperature reduced the GPU's clock: compare it with times like it",
+    "not_converged": "the interval is wider than the target, or the time drifts: use it so, or take more samples",
+    "timer_limited": "the call is too short for its instrument: give it more work, or accept the interval",
+    "launch_bound": "back to back, launching takes longer than the GPU's work: look at the pipelined time",
+    "ok": "no doubt",
+}
+TERMS: dict[str, str] = {  # other words of tables, notes and conclusions
+    "★": "the fastest: every other correct case of the problem is shown to be slower",
+    "≈": "tied for the fastest: cannot be told apart",
+    "baseline": "the implementation that speed-ups are against: torch, else the first correct one, or baseline=NAME",
+    "paired rounds": "implementations sampled in turn, so that what disturbs one disturbs all: best for their ratio",
+    "certificate": "what runner verify found out about this machine's timer: how far two times of one call may differ",
+    "95 % interval": "contains the true value in 95 of 100 such measurements",
+    "replicas": "repetitions of a case in processes of their own: replicas=3",
+}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
+
+import yaml
 
 PACKAGE = __name__.partition(".")[0]  # the package whose modules the options are
 CONF = Path(__file__).parents[1] / "config" / "conf"  # a link to conf/, or its copy in an installed package
@@ -22,6 +26,15 @@ def has_option(package: str, name: str) -> bool:
         return find_spec(f"{PACKAGE}.{package}.{name}") is not None
     except ModuleNotFoundError:  # there is no such package, as kernels/ has none of a new workload
         return False
+
+
+@cache
+def option_defaults(file: str) -> Mapping[str, Any]:
+    """Return the fields of a YAML of ``conf/``; none if it is not there, as for an option of another machine."""
+    try:
+        return dict(yaml.safe_load((CONF / f"{file}.yaml").read_text(encoding="utf-8")) or {})
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
 
 
 def option_names(package: str) -> list[str]:

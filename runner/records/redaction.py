@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 SECRET = re.compile(  # in the name of a variable or a field
@@ -21,6 +22,7 @@ TOKEN = re.compile(  # of GitHub, Hugging Face, OpenAI and Anthropic, AWS; a JSO
     r"\b(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{20,}"
     r"|sk-[\w-]*[A-Za-z0-9]{20,}[\w-]*|A[KS]IA[A-Z0-9]{16}\b|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
 )
+BREAK = "\x1e"  # between words; no pattern reaches across it, since it counts as a space
 SHORTEST = 6  # characters of a secret: a shorter text occurs by chance
 REDACTED = "<redacted>"
 
@@ -69,11 +71,18 @@ def redact_values(value: Any) -> Any:
 
 def redact_command(words: Sequence[str]) -> str:
     """Return a command line to paste into a shell, redacted as ``redact`` does, and without fields that are secret."""
+    return redact_commands([words])[0]
+
+
+def redact_commands(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Return several such command lines, redacted at once: there may be ten thousand."""
 
     def hidden(assigned: re.Match[str]) -> str:
         return f"{assigned[1]}={REDACTED if is_secret(*assigned.groups()) else assigned[2]}"
 
-    return shlex.join(redact(ASSIGNED.sub(hidden, word)) for word in words)
+    plain = (ASSIGNED.sub(hidden, word) if SECRET.search(word) else word for words in commands for word in words)
+    words = iter(redact(BREAK.join(plain)).split(BREAK))
+    return [shlex.join(islice(words, len(command))) for command in commands]
 
 
 def clip(text: str, head: int = 4000, tail: int = 16_000) -> str:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from .case import CaseRecord, Scalar
-from .columns import NUMBERS, SERIES, TIMES
+from .columns import NUMBERS, SERIES, STATUSES, TIMES
 from .figures import is_plausible_us
 from .schema import check
 
-Status = Literal[
-    "ok",  # checked and measured
-    "wrong",  # disagrees with the float64 reference
-    "unsupported",  # does not exist here; the reason says what would make it exist
-    "build_failed",  # could not be compiled or loaded
-    "error",  # raised an exception
-    "oom",  # out of memory
-    "cuda_error",  # the GPU reported a fault; the worker was replaced
-    "timeout",  # passed the limit of a phase; the worker was killed
-    "crashed",  # the worker died
-    "lost",  # in flight when the runner itself was killed
-    "skipped",  # never started
-]
+Failed = Literal["wrong", "build_failed", "error", "oom", "cuda_error", "timeout", "crashed", "lost"]
+Status = Literal["ok", "unsupported", "skipped", Failed]  # see STATUSES
 ERROR = "error.txt"  # the traceback of a case's exception, among its files
 NOT_RUN = "not run, only measured by "  # begins the reason of a case whose code was only compiled
-STATUSES: tuple[Status, ...] = get_args(Status)
 HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # these do not fail a run
 
 NUMBER = (int, float, type(None))  # types in JSON, where NaN is null

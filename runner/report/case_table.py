@@ -13,7 +13,7 @@ from ..findings.notes import ALONE, footnotes, mixed, row_notes
 from ..findings.run import Run
 from ..findings.validity import verdict
 from ..measure.columns import column_of, known_columns
-from ..records.columns import Column
+from ..records.columns import STATUSES, TERMS, VERDICTS, Column
 from ..records.figures import figure, interval
 from ..records.row import Row
 from .console import FILE_WIDTH
@@ -115,3 +115,13 @@ def case_table(run: Run, lines: Sequence[Line]) -> Table:
     names, rows = run.names, run.rows_of(lines)
     notes = [*footnotes(lines, names), *row_notes([line.row for line in lines], names), f"{run.outcome(rows)}."]
     return replace(table_of(lines, names, run.columns), title=run.heading(rows, FILE_WIDTH), notes=notes)
+
+
+def words(table: Table, text: str = "") -> dict[str, str]:
+    """Return what the words of a table of cases mean: its heads and verdicts, and terms in it or in ``text``."""
+    heads = {head: column_of(name).meaning for head, name in zip(table.heads, table.names, strict=True) if name}
+    verdicts = {**VERDICTS, **STATUSES, "ok": VERDICTS["ok"]}
+    shown = {row[-1] for row in table.rows}
+    text = " ".join([text, *table.notes, *(row[0] for row in table.rows)])
+    terms = {term: meaning for term, meaning in TERMS.items() if term in text}
+    return {**heads, **{word: verdicts[word] for word in verdicts if word in shown}, **terms}

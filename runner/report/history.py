@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from html import escape
 from typing import Any
 
 from rich.text import Text
@@ -12,11 +14,13 @@ from ..findings.flat import case_fields
 from ..findings.history import History
 from ..findings.series import ChangePoint, Point, Series
 from ..findings.validity import verdict
+from ..records.columns import Column
 from ..records.encoding import printable
 from ..records.figures import figure, interval
 from ..records.text_table import text_table
-from .charts import PALETTE, SCHEMA, layer, nominal, quantitative
-from .table import Table
+from .charts import PALETTE, PICK, SCHEMA, Chart, Look, layer, nominal, quantitative, scale
+from .table import Table, html_of
+from .to_html import document, figure_of
 
 PLOT = (12, 48)  # fewest and most characters
 LEAST_RANGE = 0.02  # of the value: noise below it does not fill the plot
@@ -27,8 +31,8 @@ INTERVAL, LEFT, RIGHT, DOT, HOLLOW, CHANGE = "─├┤●○◀"
 
 def figure_text(history: History, width: int) -> Iterator[Text]:
     """Yield the constant fields, and each series with its runs, the oldest first, for ``width`` characters."""
-    for name, constants in history.names.constants.items():
-        yield Text(f"{name}: {' '.join(f'{field}={value}' for field, value in constants.items())}")
+    for name in history.names.constants:
+        yield Text(f"{name}: {history.names.constant(name)}")
     for series in history.series:
         drawn = Text(no_wrap=True, overflow="ignore")
         drawn.append(f"\n{printable(history.heading(series))}\n", style="bold cyan")
@@ -208,3 +212,43 @@ def history_table(history: History) -> Table:
     notes = [note for series in history.series for note in series_notes(series)]
     heads = ("run", "commit", "value", "±95 %", "verdict", "change")
     return Table(f"History of {history.series[0].column}", heads, groups, notes, left=frozenset({0, 1, 4, 5}))
+
+
+def history_page(history: History) -> str:
+    """Return a page: what changed, a line per case over the runs, each case with its intervals, and the table.
+
+    Raises BadInput if vl-convert is not installed.
+    """
+    table, drawn = history_table(history), [_overview(history)]
+    for series in history.series:
+        spec = {"layer": _panel(history, series)["layer"]}
+        drawn.append(Chart("", history.heading(series), "", "", "", "", (), spec))
+    notes = [f"{history.heading(series)}: {'; '.join(series_notes(series, 'grey:'))}" for series in history.series]
+    heading = [f"{name}: {text}" for name in history.names.constants if (text := history.names.constant(name))]
+    sections = {
+        "Conclusion": [f"<p class=finding>{escape(note)}</p>" for note in notes],
+        "Charts": [f"<div class=figures>{figure_of(*each)}</div>" for each in enumerate(drawn)],
+        "Table": ["<div class=scroll>", html_of(replace(table, title="", notes=())), "</div>"],
+    }
+    return document(table.title, "".join(f"<p class=facts>{escape(line)}</p>" for line in heading), sections, drawn)
+
+
+def _overview(history: History) -> Chart:
+    """Return a chart with a line per case over the runs and their commits."""
+    column, unit = history.series[0].column, history.series[0].word.unit
+    factor, quantity = (1e-6, Column("s", "", title=column)) if unit == "us" else (1.0, Column("", "", title=column))
+    data = [
+        {"implementation": history.heading(series), "run": f"{point.when} {_commit(point)}"}
+        | {"value": point.value * factor, "text": series.word.text(point.value)}
+        for series in history.series
+        for point in series.points
+        if point.value
+    ]
+    labels = {"title": None, "labelAngle": -30, "labelOverlap": True, "labelLimit": 220}
+    y = quantitative("value", quantity.axis if factor == 1 else column, **scale("value", quantity, data))
+    tooltip = [nominal(name) for name in ("implementation", "run", "text")]
+    look = Look([history.heading(series) for series in history.series], several=False)
+    encoding = {"x": {"field": "run", "type": "ordinal", "axis": labels}, "y": y, "tooltip": tooltip}
+    mark = {"type": "line", "point": True}
+    spec = {"layer": [layer(mark, {**encoding, **look.identity(data)}, params=[PICK])]}
+    return Chart("", f"{column} over runs and commits", "", "", "", "", data, spec)

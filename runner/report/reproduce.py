@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
-
-import yaml
 
 from ..config import own_workloads
 from ..config.words import in_hydra
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Choice
-from ..records.options import CONF
-from ..records.redaction import redact_command
+from ..records.options import option_defaults
+from ..records.redaction import redact_commands
 from ..tasks import own_file
 
+OF_PROGRAM = "bench(...) in a program: its command is below, in the environment"
 COPY = re.compile(r"\$\{[\w.]*\.(\w+)\}")  # a default that is the value of another field
 
 
@@ -26,9 +24,16 @@ def command(case: CaseRecord) -> str:
 
     A replica is a repetition of a case, so its number is left out. What ``runner.bench`` has measured has no command.
     """
-    if case.of_program:
-        return "bench(...) in a program: its command is below, in the environment"
-    settings = _defaults("config")
+    return commands([case])[0]
+
+
+def commands(cases: Iterable[CaseRecord]) -> list[str]:
+    """Return the commands of ``cases``: see ``command``."""
+    return [text or OF_PROGRAM for text in redact_commands([[] if case.of_program else _words(case) for case in cases])]
+
+
+def _words(case: CaseRecord) -> list[str]:
+    settings = option_defaults("config")
     if own_file.is_own(case.workload.name):
         words = _own_workload(case.workload, case.impl)
     else:
@@ -39,7 +44,7 @@ def command(case: CaseRecord) -> str:
     for choice in case.measures:
         words += _fields(f"measure.{choice.name}", f"measure/{choice.name}", choice, quick=case.settings.quick)
     words += [f"{name}={in_hydra(value)}" for name, value in vars(case.settings).items() if value != settings.get(name)]
-    return redact_command(["python", "-m", "runner", *words])
+    return ["python", "-m", "runner", *words]
 
 
 def _option(group: str, choice: Choice) -> list[str]:
@@ -66,9 +71,9 @@ def _own_workload(workload: Choice, impl: Choice) -> list[str]:
 
 def _fields(prefix: str, file: str, choice: Choice, *, quick: bool = False, wraps: str = "") -> list[str]:
     """Return an override for each field of ``choice`` that differs from its YAML ``file``."""
-    defaults = dict(_defaults(file))
-    defaults |= defaults.get("quick", {}) if quick else {}
-    return _changed(prefix, _given(choice), defaults | ({"of": wraps} if wraps else {}))
+    usual = dict(option_defaults(file))
+    usual |= usual.get("quick", {}) if quick else {}
+    return _changed(prefix, _given(choice), usual | ({"of": wraps} if wraps else {}))
 
 
 def _given(choice: Choice) -> dict[str, Any]:
@@ -89,12 +94,3 @@ def _is_default(name: str, given: Mapping[str, Any], defaults: Mapping[str, Any]
     if isinstance(default, str) and (other := COPY.fullmatch(default)):
         default = given.get(other[1], ...)
     return type(default) is type(given[name]) and bool(default == given[name])
-
-
-@cache
-def _defaults(file: str) -> Mapping[str, Any]:
-    """Return the fields of a YAML of ``conf/``; none if it is not there, as for an option of another machine."""
-    try:
-        return dict(yaml.safe_load((CONF / f"{file}.yaml").read_text(encoding="utf-8")) or {})
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}

@@ -8,7 +8,7 @@ import json
 import re
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -21,22 +21,24 @@ from typing import Any
 
 from ..device.cache import cache_folder
 from ..device.files import replace_file
-from ..findings.conclusion import changes, conclude
+from ..device.git import git
+from ..device.processes import ROOT
+from ..findings.conclusion import Conclusion, conclude, together
 from ..findings.kept_files import kept_files
 from ..findings.lines import Line
 from ..findings.names import Names
-from ..findings.notes import footnotes, reason_of
+from ..findings.notes import footnotes, reason_of, without_numbers
 from ..findings.run import Run, joint, run_names
 from ..measure import SUMMARY
-from ..measure.columns import column_of
 from ..records.figures import factors, finite
 from ..records.grouping import grouped
 from . import charts, reproduce
-from .case_table import table_of
+from .case_table import table_of, words
 from .images import convert
+from .output import arguments as arguments
 from .output import save
 from .reference_table import reference_tables
-from .table import facts_table, html_of
+from .table import Table, facts_table, html_of
 
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACE = re.compile(r"<!-- (\w+) -->")  # of a part in the template
@@ -44,34 +46,49 @@ TEXT_BYTES, IMAGE_BYTES = 250_000, 400_000  # of profiles in a page; the others 
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
 MOST_SESSIONS = 6  # of a run, the last ones
 RATIO, INTERVAL = "speedup", "95 % interval"  # a column, and the one after it
+REMARKS = {"Wrong, failed or not possible": "failures", "About the times": "doubts"}  # parts of a conclusion
+REMOTE = re.compile(r"(?:https?://|(?:ssh://)?git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?/?")  # without a password
 
 
 def report(runs: Sequence[Run], options: Namespace) -> int:
     """Write the page and print its path. Raises BadInput."""
-    return save(page(runs), runs, options.output, ".html")
+    return save(page(runs, options.title, options.note, options.author), runs, options.output, ".html")
 
 
-def page(runs: Sequence[Run]) -> str:
-    """Return the page of ``runs``. Raises BadInput if vl-convert is not installed."""
-    package = convert()
+def page(runs: Sequence[Run], title: str = "", note: str = "", author: str = "") -> str:
+    """Return the page of ``runs`` with ``note``, in Markdown, at its beginning. Raises BadInput."""
+    convert()
     content = _Page(runs, joint(runs), run_names(runs), charts.charts(runs))
+    parts = ("conclusion", "table", "charts", "profiles", "environment", "words")
+    sections = {name.capitalize(): getattr(content, name)() for name in parts}
+    return document(title or content.title, content.heading(author), sections, content.drawn, note)
+
+
+def document(
+    title: str, heading: str, sections: Mapping[str, Iterable[str]], drawn: Sequence[charts.Chart], note: str = ""
+) -> str:
+    """Return a page with the ``sections`` that are not empty. Raises BadInput if vl-convert is not installed."""
+    from markdown_it import MarkdownIt  # which rich needs too
+
+    bodies = {name: text for name, parts in sections.items() if (text := "".join(parts))}
     parts = {
-        "title": escape(content.title),
-        "heading": content.heading(),
-        "conclusion": "".join(content.conclusion()),
-        "table": "".join(content.table()),
-        "charts": "".join(content.charts()),
-        "profiles": "".join(content.profiles()),
-        "environment": "".join(content.environment()),
-        "data": _packed(json.dumps([{"spec": chart.spec, "data": list(chart.data)} for chart in content.drawn])),
-        "library": _library(package),
+        "title": escape(title),
+        "heading": heading,
+        "nav": "".join(f'<a href="#{name.lower()}">{name}</a>' for name in bodies),
+        "note": f"<section class=told>{MarkdownIt('js-default').render(note)}</section>" if note else "",
+        "sections": "".join(
+            f'<section aria-labelledby="{name.lower()}"><h2 id="{name.lower()}">{name}</h2>{text}</section>'
+            for name, text in bodies.items()
+        ),
+        "data": _packed(json.dumps([{"spec": chart.spec, "data": list(chart.data)} for chart in drawn])),
+        "library": _library(convert()),
     }
     return PLACE.sub(lambda place: parts[place[1]], TEMPLATE.read_text(encoding="utf-8"))
 
 
 def _packed(text: str) -> str:
     """Return ``text`` compressed, in base64: a tenth of the size, and no sign of it has a meaning in HTML."""
-    return base64.b64encode(gzip.compress(text.encode(errors="replace"), 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(text.encode(errors="replace"), 6, mtime=0)).decode()
 
 
 @cache
@@ -100,35 +117,43 @@ class _Page:
     def title(self) -> str:
         return " and ".join(dict.fromkeys(run.title or run.name for run in self.runs))
 
-    def heading(self) -> str:
-        """Return a line for each run: its name, when it began, its device, how it ended."""
-        lines = []
+    def heading(self, author: str) -> str:
+        """Return the author, a line for each run, and the fields that are the same in all cases of a workload."""
+        lines = [f"by {escape(author)}"] if author else []
         for run, name in zip(self.runs, self.run_names, strict=True):
             began = str(run.sessions[0].get("started", "")) if run.sessions else ""
             facts = [began.replace("T", " ")[:16] or run.folder.resolve().parent.name, run.devices]
             facts += [run.outcome(run.rows), f"commit {run.commits}" if run.commits else ""]
             facts += [f"unreadable records left out: {run.unreadable}"] if run.unreadable else []
-            lines.append(f"<p class=facts><b>{escape(name)}</b> {escape(' · '.join(filter(None, facts)))}</p>")
-        return "".join(lines)
+            lines.append(f"<b>{escape(name)}</b> {escape(' · '.join(filter(None, facts)))}")
+        lines += [escape(f"{name}: {text}") for name in self.names.constants if (text := self.names.constant(name))]
+        return "".join(f"<p class=facts>{line}</p>" for line in lines)
+
+    @cached_property
+    def conclusions(self) -> dict[str, Conclusion]:
+        """The conclusion of each run, by its name."""
+        return dict(zip(self.run_names, map(conclude, self.runs), strict=True))
 
     def conclusion(self) -> Iterator[str]:
-        """Yield what was found, what is unclear, and what failed."""
-        for run, name in zip(self.runs, self.run_names, strict=True):
-            conclusion = conclude(run)
-            if len(self.runs) > 1:
-                yield f"<h3>{escape(name)}</h3>"
+        """Yield what was found, what is unclear, and what failed: of several runs together, what differs first."""
+        for statement in (several := together(self.runs, self.run_names)):
+            yield f"<p class=finding>{escape(statement.summary)}</p>{_list(statement.details, 'What and why')}"
+        for run, (name, conclusion) in zip(self.runs, self.conclusions.items(), strict=True):
+            yield f"<details><summary>{escape(name)} alone</summary>" if several else ""
             if run.question:
                 yield f"<p><b>{escape(run.question)}</b></p>"
             yield from (f"<p class=finding>{escape(answer)}</p>" for answer in conclusion.answers)
             for statement in conclusion.findings:
                 yield f"<p class=finding>{escape(statement.summary)}</p>{_list(statement.details, 'Size by size')}"
             yield _section("Not clear", conclusion.unclear)
-            yield _section("Wrong, failed or not possible", conclusion.failures)
-            yield _section("About the times", conclusion.doubts)
-        if len(self.runs) > 1:
-            yield "<h3>From run to run</h3>"
-            for statement in changes(self.runs, self.run_names):
-                yield f"<p class=finding>{escape(statement.summary)}</p>{_list(statement.details, 'What and why')}"
+            yield "</details>" if several else ""
+        for title, part in REMARKS.items():
+            told = [(text, name) for name, each in self.conclusions.items() for text in getattr(each, part)]
+            alike = grouped(told, lambda pair: without_numbers(pair[0])).values()
+            named = [(members[0][0], dict.fromkeys(name for _, name in members)) for members in alike]
+            every = len(self.runs)
+            yield _section(title, [text if len(of) == every else f"{', '.join(of)}: {text}" for text, of in named])
+        if several:
             yield "<p class=note>In the table and the charts, speed-ups are against the baseline of the same run.</p>"
 
     @cached_property
@@ -138,74 +163,85 @@ class _Page:
         problems = grouped(lines, lambda pair: self.names.heading(pair[1].case))
         return list(chain.from_iterable(problems.values()))
 
-    def table(self) -> Iterator[str]:
-        """Yield the controls and the table."""
-        lines = [line for _, line in self.lines]
+    @cached_property
+    def cells(self) -> Table:
+        """The table of the terminal."""
         chosen = self.runs[0].columns if len(self.runs) == 1 else ()
-        table = table_of(lines, self.names, chosen)
-        several = len(self.runs) > 1
-        heads = [("workload", ""), ("problem", ""), *([("run", "")] if several else []), ("implementation", "")]
+        return table_of([line for _, line in self.lines], self.names, chosen)
+
+    def table(self) -> Iterator[str]:
+        """Yield the controls and the table: the name, the time and the verdict come first, for a narrow window."""
+        table, several = self.cells, len(self.runs) > 1
+        chosen = self.runs[0].columns if not several else ()
+        heads = list[str]()
         for head, name in zip(table.heads[1:-1], table.names[1:-1], strict=True):
-            heads += [(head, column_of(name).meaning)]
-            heads += [(INTERVAL, "")] if name == RATIO else []
+            heads += [head, INTERVAL] if name == RATIO else [head]
+        run_head = ["run"] if several else []
+        heads = ["implementation", *heads[:1], "verdict", *run_head, "problem", *heads[1:], "reason", "command"]
         yield self._controls([row[-1] for row in table.rows])
         yield '<div class=scroll tabindex=0 role=region aria-label="Table of results"><table id=rows><thead><tr>'
-        for head, meaning in (*heads, ("verdict", ""), ("reason", ""), ("command", "")):
-            title = f' title="{escape(meaning)}"' if meaning else ""
-            yield f"<th scope=col{title}><button type=button>{escape(head)}</button>"
-        yield "</thead><tbody>"
-        for (run, line), (first, *texts, verdict) in zip(self.lines, table.rows, strict=True):
+        for head in heads:  # the problem is hidden unless the table is sorted
+            yield f"<th scope=col tabindex=0{' class=p' * (head == 'problem')}>{escape(head)}"
+        yield "</thead>"
+        last = None
+        commands = reproduce.commands(line.case for _, line in self.lines)
+        for (run, line), (first, *texts, verdict), command in zip(self.lines, table.rows, commands, strict=True):
             numbers = []
             for text, name in zip(texts, table.names[1:-1], strict=True):
-                numbers.append(_cell(text, self.names.value(line if chosen else line.shown, name)))
+                base = 1.0 if name == RATIO and line.baseline else None
+                numbers.append(_cell(text, base or self.names.value(line if chosen else line.shown, name)))
                 numbers += [_cell(factors(line.speedup_low, line.speedup_high))] if name == RATIO else []
-            yield self._row(line, [run] if several else [], first, numbers, verdict)
-        yield "</tbody></table></div>"
-        if notes := list(footnotes(lines, self.names)):
+            if (problem := escape(self.names.heading(line.case))) != last:
+                yield f"<tbody><tr class=problem><th scope=rowgroup colspan={len(heads)}><span>{problem}</span>\n"
+            last = problem
+            kind = " bad" if line.row.failed else " odd" if verdict != "ok" else ""
+            cells = [*numbers[:1], f'<td class="v{kind}">{escape(verdict)}', *([_cell(run)] if several else [])]
+            yield self._row(line, first, [*cells, f"<td class=p>{problem}", *numbers[1:]], command)
+        yield "</table></div>"
+        if notes := list(footnotes([line for _, line in self.lines], self.names)):
             yield f"<p class=note>{'<br>'.join(map(escape, notes))}</p>"
 
+    def words(self) -> Iterator[str]:
+        """Yield the meaning of the words above, which the script shows beside them too."""
+        unclear = [text for each in self.conclusions.values() for text in each.unclear]
+        meanings, base = words(self.cells, " ".join([INTERVAL, *unclear])), escape(_docs())
+        yield from ("<dl>", *(f"<dt>{escape(word)}<dd>{escape(text)}" for word, text in meanings.items()), "</dl>")
+        pages = ("columns.md", "timing.md", "glossary.md")
+        links = [f'<a href="{base}{name}">{name}</a>' if base else f"docs/{name}" for name in pages]
+        yield f"<p class=note>More: {', '.join(links)}</p>"
+
     def _controls(self, verdicts: Sequence[str]) -> str:
-        options = {
-            "workload": [line.case.workload.name for _, line in self.lines],
-            "run": [name for name, _ in self.lines] if len(self.runs) > 1 else [],
-            "implementation": [self.names.impl(line.case) for _, line in self.lines],
-            "verdict": verdicts,
-        }
-        chosen = "".join(_select(name, values) for name, values in options.items() if len(set(values)) > 1)
+        options = [
+            ("problem", "workload", [line.case.workload.name for _, line in self.lines]),  # a problem begins with it
+            ("run", "run", [name for name, _ in self.lines]),
+            ("implementation", "implementation", [self.names.impl(line.case) for _, line in self.lines]),
+            ("verdict", "verdict", verdicts),
+        ]
+        chosen = "".join(_select(*each) for each in options if len(set(each[2])) > 1)
         return (
             "<form class=controls id=filters><label>search <input type=search name=text autocomplete=off></label>"
             f"{chosen}<label class=check><input type=checkbox name=fastest> fastest only</label>"
             "<output id=count aria-live=polite></output></form>"
         )
 
-    def _row(self, line: Line, run: Sequence[str], first: str, numbers: Sequence[str], verdict: str) -> str:
+    def _row(self, line: Line, first: str, cells: Sequence[str], command: str) -> str:
         row, case = line.row, line.case
-        problem = self.names.heading(case).removeprefix(case.workload.name).strip()
         reason = reason_of(row) or (f"not measured: {more}" if (more := row.metrics.get("not_measured")) else "")
-        kind = "bad" if row.failed else "odd" if verdict != "ok" else ""
-        texts = [_cell(case.workload.name), _cell(problem), *map(_cell, run)]
         label = f'<th scope=row data-v="{escape(self.names.impl(case))}">{escape(first.strip())}'
-        told = f"<td class={kind}>{escape(verdict)}" if kind else _cell(verdict)
-        command = f"<td><details><summary>show</summary><code>{escape(reproduce.command(case))}</code></details>"
+        command = f"<td><button type=button class=copy>copy</button> <code>{escape(command)}</code>"
         mark = f" class={line.fastest}" if line.fastest in ("yes", "tied") else ""
-        return f"<tr{mark}>{''.join(texts)}{label}{''.join(numbers)}{told}{_cell(reason)}{command}\n"
+        return f"<tr{mark}>{label}{''.join(cells)}<td class=why>{escape(reason)}{command}\n"
 
     def charts(self) -> Iterator[str]:
         """Yield a place for each chart, by workload; the script fills it."""
-        groups = grouped(
-            enumerate(self.drawn),
-            lambda item: "" if item[1].kind == "roofline" else item[1].group,  # no workload
-        )
+        groups = grouped(enumerate(self.drawn), lambda item: "" if item[1].kind == "roofline" else item[1].group)
+        yield "<noscript><p>The charts need JavaScript.</p></noscript>"
         for group, members in groups.items():
             parts = list(dict.fromkeys(chart.part for _, chart in members))
-            chooser = _select("part", parts, "problems with", every=False) if len(parts) > 1 else ""
+            chooser = _select("part", "problems with", parts, every=False) if len(parts) > 1 else ""
             yield f"<section class=group><h3>{escape(group or 'Roofline')}</h3>{chooser}<div class=figures>"
             for place, chart in members:
-                hidden = " hidden" if chart.part != parts[0] else ""
-                yield (
-                    f'<figure data-part="{escape(chart.part)}"{hidden}><figcaption>{escape(chart.title)}</figcaption>'
-                    f'<div class=chart data-chart={place} role=group aria-label="{escape(chart.title)}"></div></figure>'
-                )
+                yield figure_of(place, chart, " hidden" if chart.part != parts[0] else "")
             yield "</div></section>"
         if not self.drawn:
             yield "<p>There is no chart: no result is correct and has a time.</p>"
@@ -262,6 +298,15 @@ class _Page:
         yield f'<div class=scroll tabindex=0 role=region aria-label="Environment">{table}</div>'
 
 
+def figure_of(place: int, chart: charts.Chart, hidden: str = "") -> str:
+    """Return the place of the ``chart`` that is drawn as number ``place`` of a document."""
+    title = escape(chart.title)
+    return (
+        f'<figure data-part="{escape(chart.part)}"{hidden}><figcaption>{title}</figcaption>'
+        f'<div class=chart data-chart={place} role=group aria-label="{title}"></div></figure>'
+    )
+
+
 def _list(items: Sequence[str], title: str) -> str:
     """Return a list, folded if it is long."""
     if len(items) <= 3:
@@ -283,14 +328,22 @@ def _cell(text: str, value: Any = None) -> str:
     return f"<td>{escape(text)}" if number is None else f"<td data-v={number:.5g}>{escape(text)}"
 
 
-def _select(name: str, values: Sequence[str], label: str = "", *, every: bool = True) -> str:
+@cache
+def _docs() -> str:
+    """Return where the documentation is, by the git remote of this project; "" if that is not known."""
+    url = (git(ROOT, "config", "--get", "remote.origin.url") or "").strip() if (ROOT / "docs").is_dir() else ""
+    place = REMOTE.fullmatch(url)
+    return f"https://{place[1]}/{place[2]}/blob/HEAD/docs/" if place else ""
+
+
+def _select(name: str, label: str, values: Sequence[str], *, every: bool = True) -> str:
     """Return a choice of one of ``values``, or of ``every`` one, then with their counts."""
     options = "".join(
         f'<option value="{escape(value)}">{escape(f"{value} ({count})" if every else value)}'
         for value, count in Counter(values).items()
     )
     first = '<option value="">all' if every else ""
-    return f"<label>{escape(label or name)} <select name={name}>{first}{options}</select></label>"
+    return f"<label>{escape(label)} <select name={name}>{first}{options}</select></label>"
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -10,10 +10,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from runner.records.columns import STATUSES, VERDICTS
 from runner.records.options import has_option
+from runner.records.row import Failed
 from runner.report.case_table import usual_columns
 from runner.timing.verdict import GRAVITY
 
@@ -23,9 +26,7 @@ WRITTEN = [page for page in PAGES if page.parent.name != "groups" and page.name 
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
 COMMAND = "python -m runner"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FIRST_HOUR, RUNS, TIMING = (
-    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("first-hour", "runs", "timing")
-)
+FIRST_HOUR, RUNS = ((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("first-hour", "runs"))
 
 # Composes each line of stdin, and prints what became of it: null, or the message the user would see.
 COMPOSE = """
@@ -287,9 +288,9 @@ def test_a_measurement_that_is_no_dataclass_is_one_sentence(project):
     )
 
 
-def test_the_page_of_timing_explains_every_verdict():
-    explained = re.findall(r"^\| `(\w+)` \|", TIMING.partition("## 4.")[2], re.MULTILINE)
-    assert set(explained) == set(GRAVITY)
+def test_every_verdict_and_every_status_is_explained():
+    assert tuple(VERDICTS) == GRAVITY
+    assert {*STATUSES} == {"ok", "unsupported", "skipped", *get_args(Failed)}
 
 
 def test_each_row_of_the_lectures_has_a_command_or_says_not_yet():

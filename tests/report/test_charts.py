@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import struct
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_a_single_problem_is_drawn_as_bars(run, made):
     time = charts([run(rows)])[0]
     assert time.spec["layer"][0]["mark"]["type"] == "bar"
     assert time.spec["encoding"]["y"]["sort"] == ["torch", "naive"]
+
+
+def test_an_axis_has_units_and_a_legend_only_what_is_drawn(run, tmp_path):
+    folder = run(only="matmul", hostile=False).folder
+    assert main(["svg", str(folder), "--output", str(tmp_path / "images")]) == 0
+    time = (tmp_path / "images" / "matmul-time-dtype=float32.svg").read_text()
+    texts = set(re.findall(r"<text[^>]*>([^<]*)</text>", time))
+    assert {"5 us", "10 us", "1 ms", "time", "NVIDIA H200"} <= texts
+    assert "triton" in texts
+    assert "cuda" not in texts  # it does not exist in float32
+    rate = (tmp_path / "images" / "matmul-rate-dtype=bfloat16.svg").read_text()
+    assert "100 TFLOP/s" in rate
+    assert "cuda" in rate
+
+
+def test_an_image_names_the_device_and_the_fields_that_are_the_same(folder):
+    subtitles = {chart.group: chart.whole()["title"]["subtitle"] for chart in charts([read_run(folder)])}
+    assert subtitles == {"gelu": ["cpu · rows=8 dtype=float32"], "matmul": ["cpu · dtype=float32 tf32=True"]}
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

@@ -20,6 +20,7 @@ from runner.cli.report import main
 from runner.findings.past import read_run
 from runner.records.bad_input import BadInput
 from runner.records.case import Choice
+from runner.records.columns import VERDICTS
 from runner.records.untrusted import visible
 from runner.report import to_html
 from runner.report.charts import charts
@@ -91,7 +92,7 @@ def test_the_page_asks_for_nothing_from_elsewhere(text):
     for tag, each in page.elements:
         assert tag not in ("link", "iframe", "object", "embed", "base")
         for name in ("src", "href", "srcset", "action", "poster", "data"):
-            assert (each.get(name) or "#").startswith(("#", "data:")), (tag, each)
+            assert (each.get(name) or "#").startswith(("#", "data:")), (tag, each)  # no remote is known here
     own = text[text.index("<style>") : text.index("</style>")] + page.scripts[-1]
     assert not re.search(r"https?:|url\(|\bfetch\(|\bimport\b|XMLHttpRequest|WebSocket|sendBeacon", own)
 
@@ -153,6 +154,56 @@ def test_several_runs_stand_side_by_side(tmp_path, made, made_up):
     assert of[:12] == ["10-00-00-run"] * 6 + ["10-00-01-run"] * 6  # the six implementations of the same problem
     (environment,) = [row for row in page.rows if row[-2:] == ["10-00-00-run", "10-00-01-run"]]
     assert environment
+
+
+def test_several_runs_have_one_conclusion_with_what_differs(tmp_path, made):
+    times = {"a": {"torch": 10.0, "triton": 5.0}, "b": {"torch": 10.0, "triton": 20.0}}
+    folders = [
+        made.finished(
+            tmp_path / "2026-01-31" / f"10-00-0{place}-{name}",
+            [
+                made.timed(made.case("gelu", impl, {"cols": cols}), us * cols, samples=20, converged=True)
+                for cols in (8, 16)
+                for impl, us in (each if cols == 8 else times["a"]).items()
+            ],
+        )
+        for place, (name, each) in enumerate(times.items())
+    ]
+    runs = [read_run(folder) for folder in folders]
+    texts = " ".join(Page(to_html.page(runs)).texts)
+    differs = "gelu: one implementation is the fastest in every run at 1 of 2 common problems (triton at 1)"
+    assert f"{differs}; at 1 the fastest differs." in texts
+    assert "gelu cols=8: triton in 10-00-00-a; torch in 10-00-01-b" in texts
+    assert texts.index(differs) < texts.index("10-00-00-a alone")
+    assert main(["md", *map(str, folders), "--output", str(tmp_path / "both.md")]) == 0
+    assert differs in (tmp_path / "both.md").read_text().replace("\\", "")
+
+
+def test_a_title_an_author_and_a_note_in_markdown_head_the_page(thousand, tmp_path, monkeypatch):
+    note = "See **this**:\n\n- <script>alert(1)</script>\n- [x](javascript:alert(2))"
+    words = [
+        "--title",
+        "A <b>title</b>",
+        "--author",
+        "Ada & Co",
+        "--note",
+        note,
+        "--output",
+        str(tmp_path / "page.html"),
+    ]
+    monkeypatch.setattr(to_html, "git", lambda *_: "git@example.org:team/project.git\n")
+    to_html._docs.cache_clear()
+    assert main(["html", str(thousand), *words]) == 0
+    to_html._docs.cache_clear()
+    text = (tmp_path / "page.html").read_text()
+    assert "<title>A &lt;b&gt;title&lt;/b&gt;</title>" in text
+    assert "by Ada &amp; Co" in text
+    assert "<strong>this</strong>" in text
+    page = Page(text)
+    assert [each.get("id", "") for tag, each in page.elements if tag == "script"] == ["data", "library", ""]
+    links = [each["href"] for tag, each in page.elements if tag == "a" and not each["href"].startswith("#")]
+    assert links[0] == "https://example.org/team/project/blob/HEAD/docs/columns.md"
+    assert not any("javascript" in link for link in links)
 
 
 def test_profiles_are_shown_as_text_and_images_cannot_run(tmp_path, made):
@@ -229,26 +280,45 @@ def test_markdown_has_the_conclusion_and_the_table_and_latex_the_table(folder, c
     assert r"\toprule" in (folder / "report.tex").read_text()
 
 
-# A chart is drawn when the browser finds that it is within the window, which may take a while on a busy machine.
+# Charts are drawn one after another, which may take a while on a busy machine.
 PROBE = """<script>
-const drawnOrLate = tries => document.querySelector(".chart svg") || !tries ? probe()
+const places = () => [...document.querySelectorAll(".chart")].filter(one => one.clientWidth);
+const drawnOrLate = tries => places().every(one => one.querySelector("svg.marks")) || !tries ? probe()
   : setTimeout(() => drawnOrLate(tries - 1), 100);
 const probe = () => {
-  const shown = () => [...document.querySelectorAll("#rows tbody tr")].filter(row => !row.hidden);
-  const heads = [...document.querySelectorAll("#rows th[scope=col] button")];
-  const head = heads.find(one => one.textContent === "time"), drawn = [...document.querySelectorAll(".chart svg")];
+  const shown = () => [...document.querySelectorAll("#rows tbody tr:not(.problem)")].filter(row => !row.hidden);
+  const heads = [...document.querySelectorAll("#rows th[scope=col]")], tip = document.getElementById("tip");
+  const drawn = [...document.querySelectorAll(".chart svg.marks")];
+  const head = heads.find(one => one.textContent === "time");
+  const told = (cell, kind) => { cell.dispatchEvent(new Event(kind, {bubbles: true})); return tip.textContent; };
+  const odd = shown().map(row => row.cells[2]).find(cell => cell.textContent === "contended");
+  const long = shown().map(row => row.querySelector(".why")).find(cell => cell.textContent.includes("beyond"));
   const found = {
     width: innerWidth, content: document.documentElement.scrollWidth, count: count.textContent, errors: window.errors,
-    charts: drawn.length, wide: drawn.filter(one => one.getBoundingClientRect().right > innerWidth).length,
-    back: getComputedStyle(document.body).backgroundColor, requests: performance.getEntriesByType("resource").length,
+    charts: drawn.length, places: places().length, back: getComputedStyle(document.body).backgroundColor,
+    wide: drawn.filter(one => one.getBoundingClientRect().right > innerWidth).length,
+    requests: performance.getEntriesByType("resource").length,
+    verdict: shown()[0].cells[2].getBoundingClientRect().right,
+    tall: Math.max(...shown().map(row => row.clientHeight)), font: parseFloat(getComputedStyle(head).fontSize),
+    told: [told(heads.find(one => one.textContent === "err/tol"), "mouseover"), told(odd, "click"),
+      told(long, "click")],
+    nothing: told(document.body, "mouseover"), headings: document.querySelectorAll("tr.problem").length,
   };
+  document.querySelector(".copy").click();
   head.click();
-  const numbers = shown().map(row => row.cells[head.parentNode.cellIndex].dataset.v).filter(Boolean).map(Number);
+  const numbers = shown().map(row => row.cells[head.cellIndex].dataset.v).filter(Boolean).map(Number);
   found.sorted = numbers.length > 100 && numbers.every((one, place) => !place || numbers[place - 1] <= one);
+  found.problem = shown()[0].querySelector(".p").clientWidth > 0;
   filters.elements.text.value = "softmax triton cols=4096";
   filters.dispatchEvent(new Event("input"));
   found.filtered = shown().every(row => row.textContent.includes("softmax")) && count.textContent;
-  top.document.title = JSON.stringify(found);
+  head.click();
+  head.click();
+  found.left = [...document.querySelectorAll("tr.problem")].filter(one => !one.hidden).length;
+  setTimeout(() => {
+    found.copied = document.querySelector(".copy").textContent;
+    top.document.title = JSON.stringify(found);
+  }, 300);
 };
 document.fonts.ready.then(() => setTimeout(() => drawnOrLate(200), 500));
 </script></body>"""
@@ -259,7 +329,6 @@ document.fonts.ready.then(() => setTimeout(() => drawnOrLate(200), 500));
 def test_a_browser_shows_sorts_and_filters_it(text, tmp_path, width, dark):
     listen = '<script>window.errors = []; addEventListener("error", one => errors.push(one.message));</script>'
     page = text.replace("<style>", f"{listen}<style>", 1).replace("</body>", PROBE)
-    page = page.replace("max-height: 78vh", "max-height: 200px")  # the charts are then within the window
     frame = f'<iframe srcdoc="{html.escape(page)}" style="width: {width}px; height: 6000px; border: 0"></iframe>'
     (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{frame}")  # a window is 500 wide or more
     scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
@@ -273,7 +342,17 @@ def test_a_browser_shows_sorts_and_filters_it(text, tmp_path, width, dark):
     found = json.loads(html.unescape(title[1]))
     assert found["errors"] == []
     assert found["requests"] == 0
-    assert found["charts"] >= 1
+    assert found["charts"] == found["places"] > 3  # also those that nobody has scrolled to, so that they are printed
+    assert found["told"] == [
+        "err/tol: largest error as a multiple of its tolerance; at most 1 is correct",
+        f"contended: {VERDICTS['contended']}",
+        "3 of 8192 elements beyond tolerance",
+    ]
+    assert found["nothing"] == ""
+    assert found["verdict"] <= found["width"]  # name, time and verdict are seen without scrolling sideways
+    assert found["tall"] <= (6 if width < 1400 else 2.5) * found["font"]  # a long name wraps; a reason does not
+    assert (found["problem"], found["copied"]) == (True, "copied")
+    assert found["left"] < found["headings"]
     assert found["count"] == "1000 cases"
     assert found["sorted"] is True
     assert re.fullmatch(r"[1-9]\d? of 1000 cases", found["filtered"])

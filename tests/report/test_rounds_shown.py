@@ -32,7 +32,7 @@ def run(tmp_path, made):
 
 def test_every_table_has_the_times_of_the_rounds(run, tmp_path):
     for report, ending in ((to_md, "md"), (to_latex, "tex")):
-        report.report([run], Namespace(output=tmp_path / f"x.{ending}"))
+        report.report([run], Namespace(output=tmp_path / f"x.{ending}", title="", note="", author=""))
         text = (tmp_path / f"x.{ending}").read_text()
         assert all(time in text for time in ("300 us", "150 us")), text
         assert re.search(r"#\S* 900 us", text), text

@@ -17,6 +17,7 @@ from runner.cli import show as command
 from runner.cli.run import conclude
 from runner.device.processes import environment
 from runner.records.case import Choice
+from runner.records.columns import STATUSES, TERMS, VERDICTS
 from runner.records.paired_rounds import PairedRounds
 from runner.records.plan import Plan
 from runner.report import flat_formats
@@ -250,11 +251,46 @@ def test_fastest_is_a_line_per_problem_with_the_lead_and_where_it_changes_hands(
     assert "| gelu cols=64 dtype=float32 | ★ triton | 1 us |" in show(folder, "--fastest", "--format", "md")
 
 
+def test_a_summary_is_a_sentence_per_problem(raced, made, tmp_path, show):
+    rows = {64: {"torch": 2.0, "triton": 1.0, "naive": 9.0}, 128: {"torch": 2.0, "triton": 4.0}, 256: {"torch": 2.0}}
+    rows[512] = {"torch": 2.0, "triton": 2.0004}
+    folder = raced(rows, ({64: {"torch": 1.0, "triton": 3.0}}, "float16"))
+    said = re.sub(r"± 0\.0\d ", "± ", show(folder, "--summary"))
+    assert said.splitlines() == [
+        "triton is 2.00 ± times as fast as torch: gelu 64 float32",
+        "torch is 2.00 ± times as fast as triton: gelu 128 float32",
+        "torch is the only correct one: gelu 256 float32",
+        "torch and triton cannot be told apart: gelu 512 float32",
+        "torch is 3.00 ± times as fast as triton: gelu 64 float16",
+    ]
+    square = [
+        made.timed(
+            made.case("softmax", impl, {"rows": 64, "cols": 64, "dtype": "float32"}), us, samples=20, converged=True
+        )
+        for impl, us in {"torch": 9.0, "triton": 1.0}.items()
+    ]
+    text = show(made.finished(tmp_path / "d" / "00-00-00-square", square), "--summary")
+    assert re.fullmatch(r"triton is 9\.00 ± \d\.\d\d times as fast as torch: softmax 64²\n", text)
+    assert "leave them out with --format csv" in show(folder, "--summary", "--format", "csv", code=2)
+
+
+def test_explain_says_what_heads_verdicts_marks_and_other_words_mean(folder, show):
+    text = show(folder, "--explain")
+    assert "FLOP/s: the workload's own operations over the time" in text
+    for word in ("wrong", "unsupported", "error"):
+        assert f"{word}: {STATUSES[word]}" in text
+    assert f"ok: {VERDICTS['ok']}" in text
+    assert "oom:" not in text  # it is not in the table
+    markdown = show(folder, "--explain", "--format", "md")
+    assert f"- certificate: {TERMS['certificate']}" in markdown
+    assert "not allowed with argument" in show(folder, "--explain", "--fastest", code=2)
+
+
 def test_without_a_time_none_is_the_fastest_and_the_table_says_why(made, tmp_path, show):
     failed = [row for row in made.sweep() if row.status == "error"]
     folder = made.finished(tmp_path / "d" / "00-00-00-x", failed)
     assert show(folder, "--fastest", code=2) == (
-        f"runner: {folder}: no case is correct and timed, so none is the fastest; leave out --fastest\n"
+        f"runner: {folder}: no case is correct and timed, so none is the fastest; runner show says why\n"
     )
     assert "1 case: 1 error." in show(folder)
     nothing = made.finished(tmp_path / "d" / "00-00-01-x", [])

@@ -35,7 +35,7 @@ def test_a_declared_column_is_in_the_terminal_the_page_wandb_bench_and_history(f
     assert "time ±95 % jolts speed-up" in " ".join(table.split())
     assert "32 us 1.0 % 1.6 mJ 1 (base)" in " ".join(table.split())
     assert "<td data-v=1600>1.6 mJ" in page([run])
-    assert 'title="jolts of a call"' in page([run])
+    assert "<dt>jolts<dd>jolts of a call" in page([run])
 
     content = Content(run.rows, None)
     assert content.title("gelu", "jolts_uj") == "gelu: jolts (uJ) ()"
