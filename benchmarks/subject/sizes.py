@@ -46,10 +46,10 @@ def smaller(file: own_file.OwnFile, limit: int) -> dict[str, Any]:
 def _bytes(file: own_file.OwnFile, fields: Mapping[str, Any]) -> int | None:
     """Return the bytes of inputs, weights and outputs; None if the task does not run so on tensors without memory."""
     try:
-        found = needed(operation(file.path, fields))
+        inputs, outputs, _ = needed(operation(file.path, fields))
     except Exception:
         return None
-    return found.inputs + found.outputs
+    return inputs + outputs
 
 
 def _largest(value: object) -> int:

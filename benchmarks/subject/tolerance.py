@@ -1,16 +1,20 @@
 """Test whether the tolerance found from a reference passes right results and finds wrong ones.
 
-    python -m benchmarks.subject.tolerance [--tasks "softmax;gelu"] [--seed 1] [--quick] [--write]
+    python -m benchmarks.subject.tolerance [--tasks "softmax;gelu"] [--files FOLDER...] [--seed 1] [--quick] [--write]
 
 Each of the operations in ``tasks`` runs in float32, bfloat16 and float16 as torch does it, rounded from float64, in
 float32 inside, with sums in other orders, and in forms of its own; all of these are right. Then wrong results are made
 of it. A wrong one that is no further from the truth than the worst right one is left out. A right one with the bits of
 another counts once. On a CPU.
+
+With ``--files`` the operations are those of public tasks in folders of the reader, as a copy of KernelBench, at sizes
+as in ``public_tasks``.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 import sys
 import time
@@ -18,6 +22,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,9 +31,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import load_average, publish_study, table, word
+from benchmarks.subject.sizes import operation, smaller
 from benchmarks.subject.tasks import TASKS, Task
 from benchmarks.subject.variants import LOWER, dropped, in_order, lowered, tf32
 from runner.subject.tolerance import Judge
+from runner.tasks import formats, own_file
 from runner.timing.nested import mapped, tensors
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -66,13 +74,31 @@ def outputs_of(value: Any) -> Outputs:
     return [tensor.detach() for _, tensor in tensors(value)]
 
 
+def floating(change: Callable[[Tensor], Tensor], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return ``args`` with floating tensors changed, those of a copy of each module included."""
+
+    def only(tensor: Tensor) -> Tensor:
+        return change(tensor) if tensor.is_floating_point() else tensor
+
+    def copied(module: torch.nn.Module) -> torch.nn.Module:
+        other = copy.deepcopy(module)
+        for tensor in (*other.parameters(), *other.buffers()):
+            tensor.data = only(tensor.data)
+        return other
+
+    result: tuple[Any, ...] = mapped(only, args, copied)
+    return result
+
+
+def cast(args: tuple[Any, ...], to: torch.dtype) -> tuple[Any, ...]:
+    """Return ``args`` with floating tensors of the type ``to``."""
+    return floating(lambda tensor: tensor.to(to), args)
+
+
 def honest_outputs(
     task: Task, args: tuple[Any, ...], dtype: torch.dtype, like: Outputs
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield right results by name."""
-
-    def cast(to: torch.dtype) -> Any:
-        return mapped(lambda tensor: tensor.to(to) if tensor.is_floating_point() else tensor, args)
 
     def back(outputs: Outputs) -> Outputs:
         return [one.to(own.dtype) for one, own in zip(outputs, like, strict=True)]
@@ -82,14 +108,16 @@ def honest_outputs(
             return outputs_of(task.reference(*args))
 
     yield "as torch does it", lambda: within(nullcontext())
-    yield "rounded from float64", lambda: back(outputs_of(task.reference(*cast(torch.float64))))
+    yield "rounded from float64", lambda: back(outputs_of(task.reference(*cast(args, torch.float64))))
     if dtype.itemsize < 4:
-        yield "float32 inside", lambda: back(outputs_of(task.reference(*cast(torch.float32))))
+        yield "float32 inside", lambda: back(outputs_of(task.reference(*cast(args, torch.float32))))
     yield "sums in a loop", lambda: within(in_order(split=False))
     yield "sums in parts", lambda: within(in_order(split=True))
     yield "without mkldnn", lambda: within(torch.backends.mkldnn.flags(enabled=False))
     if any(isinstance(arg, Tensor) and arg.dim() == 4 for arg in args):
-        last = mapped(lambda t: t.to(memory_format=torch.channels_last) if t.dim() == 4 else t, args)
+        last = mapped(
+            lambda tensor: tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor, args
+        )
         yield "channels last", lambda: outputs_of(task.reference(*last))
     for name, function in task.honest.items():
         yield f"other form: {name}", lambda function=function: outputs_of(function(*args))
@@ -104,7 +132,7 @@ def wrong_outputs(task: Task, args: tuple[Any, ...], dtype: torch.dtype, own: Ou
             return outputs_of(task.reference(*args))
 
     def with_inputs(change: Callable[[Tensor], Tensor]) -> Outputs:
-        changed = mapped(lambda tensor: change(tensor) if tensor.is_floating_point() else tensor, args)
+        changed = floating(change, args)
         return outputs_of(task.reference(*changed))
 
     yield "zeros", lambda: [torch.zeros_like(one) for one in own]
@@ -164,10 +192,14 @@ def judge_task(name: str, task: Task, dtype: torch.dtype, seed: int, quick: bool
     """Return how the variants of a task are judged in one dtype."""
     torch.manual_seed(seed)
     drawn = task.inputs()
-    args = mapped(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, drawn)
+    args = cast(drawn, dtype)
     kind = str(dtype).removeprefix("torch.")
     started = time.process_time()
-    judge = Judge(task.reference, args, quick=quick)
+    try:
+        judge = Judge(task.reference, args, quick=quick)
+    except (RuntimeError, NotImplementedError, ValueError) as error:  # torch has no such operation in this dtype
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return Case(name, kind, time.process_time() - started, reason, ""), []
     case = Case(name, kind, time.process_time() - started, judge.refused or judge.unproven, judge.note)
     if case.refused:
         return case, []
@@ -178,8 +210,7 @@ def judge_task(name: str, task: Task, dtype: torch.dtype, seed: int, quick: bool
         verdicts.append(Verdict(name, kind, variant, honest, result.correct, result.err_over_tol))
 
     honest, worst = {}, [0.0]
-    wide = mapped(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, args)
-    truth = outputs_of(task.reference(*wide))
+    truth = outputs_of(task.reference(*cast(args, torch.float64)))
     for variant, make in honest_outputs(task, args, dtype, outputs_of(judge.reference_outputs)):
         try:
             outputs = make()
@@ -268,25 +299,50 @@ def report(cases: Sequence[Case], verdicts: Sequence[Verdict], seconds: float) -
     )
 
 
+def public(folders: Sequence[str], limit: int, seed: int) -> Iterator[tuple[str, Task]]:
+    """Yield the public tasks in ``folders`` by name, at sizes that need at most ``limit`` bytes."""
+    for path in (path for folder in folders for path in formats.find(formats.as_place(folder))):
+        file = own_file.read(path, strict=False)
+        if file.refused:
+            print(f"{path}: {file.refused}", file=sys.stderr)
+            continue
+        try:
+            task = operation(path, smaller(file, limit))
+            args, options = task.draw("cpu", seed)
+        except Exception as error:
+            print(f"{path}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        yield Path(path).name, Task(partial(task.reference, **options), lambda args=args: args)
+
+
 def main() -> None:
     """Judge all tasks and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="", help="names, with semicolons; all without")
+    parser.add_argument("--files", nargs="*", default=[], metavar="FOLDER", help="of public tasks")
+    parser.add_argument("--bytes", type=int, default=2**18, help="of inputs, weights and outputs of a public task")
     parser.add_argument("--seed", type=int, default=1, help="of the inputs")
     parser.add_argument("--quick", action="store_true", help="with half of the draws")
     parser.add_argument("--write", action="store_true", help="keep the page in benchmarks/results/")
     options, load = parser.parse_args(), load_average()
-    names = options.tasks.split(";") if options.tasks else list(TASKS)
+    tasks = dict(public(options.files, options.bytes, options.seed)) if options.files else TASKS
+    names = options.tasks.split(";") if options.tasks else list(tasks)
     started, cases, verdicts = time.perf_counter(), [], []
     for name in names:
         for dtype in DTYPES:
-            case, judged = judge_task(name, TASKS[name], dtype, options.seed, options.quick)
+            case, judged = judge_task(name, tasks[name], dtype, options.seed, options.quick)
             cases.append(case)
             verdicts += judged
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     body = report(cases, verdicts, time.perf_counter() - started)
     options.device, options.load = "cpu", 0
-    publish_study("tolerance", "Tolerances found from the reference itself", body, options, load)
+    publish_study(
+        "tolerance_public" if options.files else "tolerance",
+        "Tolerances found from the reference itself",
+        body,
+        options,
+        load,
+    )
 
 
 if __name__ == "__main__":

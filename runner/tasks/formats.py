@@ -6,8 +6,10 @@ import ast
 import glob
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..records.bad_input import BadInput
 from . import flashinfer, kernelbench, popcorn
@@ -31,6 +33,7 @@ class Task:
     tree: ast.Module
     filename: str  # of its functions
     source: str = ""  # of its functions, if it is not the text of a file
+    shapes: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)  # if they are not in the tree
 
 
 def parse(path: str | Path) -> Task:
@@ -45,7 +48,9 @@ def parse(path: str | Path) -> Task:
     tree = ast.parse(Path(path).read_bytes(), str(path))
     is_own = {"inputs", "reference"} <= {getattr(node, "name", "") for node in tree.body}
     if not is_own and kernelbench.fits(tree):
-        return Task("kernelbench", kernelbench.one_file(tree, (*FILLED, *RESERVED)), str(path))
+        sets = kernelbench.sets_of(Path(path))
+        first = next((case for cases in sets.values() for case in cases), {})
+        return Task("kernelbench", kernelbench.one_file(tree, (*FILLED, *RESERVED), first), str(path), shapes=sets)
     return Task("file", tree, str(path))
 
 

@@ -1,7 +1,8 @@
 """Tasks in the form of KernelBench: ``class Model``, ``get_inputs()`` and ``get_init_inputs()``.
 
-MultiKernelBench has the same form. In robust-kbench the sizes are keyword defaults, and ``Model.forward`` takes the
-function to replace as ``fn``. A task becomes a workload in one file:
+MultiKernelBench has the same form. In robust-kbench the sizes are keyword defaults, or come from
+``config_forward.json`` beside ``func_forward.py``; ``Model.forward`` takes the function to replace as ``fn``. A task
+becomes a workload in one file:
 
     inputs(sizes...) -> model, *get_inputs()        # the model is made from the seed, and is an input with its weights
     reference(model, *inputs) -> model(*inputs)
@@ -14,7 +15,11 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
+import json
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from .syntax import assigned, constant, names_in, parameters
@@ -46,15 +51,31 @@ def fits(tree: ast.Module) -> bool:
     return {"Model", "get_inputs"} <= {getattr(node, "name", "") for node in tree.body}
 
 
-def one_file(tree: ast.Module, reserved: tuple[str, ...]) -> ast.Module:
-    """Return the task in the form of a workload in one file. No field has a ``reserved`` name."""
+def sets_of(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the sets of shapes of a task of robust-kbench, none of another one. Raises OSError, ValueError."""
+    config = path.with_name(f"config_{path.stem.removeprefix('func_')}.json")
+    if not path.stem.startswith("func_") or not config.is_file():
+        return {}
+    given = json.loads(config.read_text(encoding="utf-8"))
+    sets = {}
+    for name in ("single", "multi"):
+        parts = [given.get(f"{name}_{part}_configs") or [{}] for part in ("input", "init", "shared")]
+        sets[name] = [dict(ChainMap(*case)) for case in itertools.product(*parts)]
+    return {name: cases for name, cases in sets.items() if any(cases)}
+
+
+def one_file(tree: ast.Module, reserved: tuple[str, ...], first: Mapping[str, Any]) -> ast.Module:
+    """Return the task in the form of a workload in one file. No field has a ``reserved`` name.
+
+    ``first``: values that replace defaults.
+    """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     model = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model")
     methods = {node.name: node for node in model.body if isinstance(node, ast.FunctionDef)}
     init = functions.get("get_init_inputs")
     made_by = init or methods.get("__init__")
     values = {name: value for name, value in _constants(tree) if name not in reserved}
-    keywords = [dict(_keywords(node)) for node in (functions["get_inputs"], made_by) if node]
+    keywords = [dict(_keywords(node, first)) for node in (functions["get_inputs"], made_by) if node]
     defaults = {name: value for each in reversed(keywords) for name, value in each.items() if value is not None}
     computed = _recomputed(tree, set(values))
     follow = dict.fromkeys(name for node in computed for name, _ in assigned(node))
@@ -104,10 +125,12 @@ def _recomputed(tree: ast.Module, changed: set[str]) -> list[ast.stmt]:
     return found
 
 
-def _keywords(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a function, each with its default, None if that is not a constant."""
+def _keywords(node: ast.FunctionDef, first: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of a function, each with its value in ``first`` or its default, None if it has neither."""
     for parameter, default in parameters(node):
-        if parameter.arg != "self":
+        if parameter.arg in first:
+            yield parameter.arg, first[parameter.arg]
+        elif parameter.arg != "self":
             try:
                 yield parameter.arg, constant(default) if default else None
             except ValueError:

@@ -123,7 +123,7 @@ def _read(path: str, *version: int) -> OwnFile:
         ),
         parts=tuple(name for name in PARTS if name in functions),
         axes={name: list(axis) if isinstance(axis, tuple) else axis for name, axis in axes.items()},
-        shapes=values.get("shapes", {}),
+        shapes=task.shapes or values.get("shapes", {}),
         atol=values.get("atol"),
         rtol=values.get("rtol"),
         functions=functions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 
 import pytest
 import torch
@@ -94,6 +95,22 @@ def test_keyword_defaults_are_fields_and_go_where_they_are_taken(write):
     assert dict(file.fields) == {"width": 4, "eps": 0.5, "other": 2, "rows": 8}
     model, x = workload(path, width=3, eps=0.25).draw("cpu", 0)[0]
     assert (model.weight.shape, model.eps, x.shape) == ((3,), 0.25, (8, 3))
+
+
+def test_a_config_beside_a_task_of_robust_kbench_gives_values_and_sets(write):
+    text = KEYWORDS.replace("width, eps=0.5, other=1", "width, eps, other=1")
+    with pytest.raises(TypeError, match="eps"):
+        workload(write(text, "func_alone.py")).draw("cpu", 0)
+    config = {"single_init_configs": [{"eps": 0.25}], "single_shared_configs": [{"width": 5}]}
+    config |= {"multi_input_configs": [{"rows": 2}, {"rows": 3}], "multi_shared_configs": [{"width": 6}, {"width": 7}]}
+    write(json.dumps({"single_init_configs": [{"eps": 4}]}), "config_backward.json")
+    write(json.dumps(config), "config_forward.json")
+    file = own_file.read(path := write(text, "func_forward.py"))
+    assert (file.fields["eps"], file.fields["width"], file.fields["rows"]) == (0.25, 5, 8)
+    assert file.shapes["single"] == [{"eps": 0.25, "width": 5}]
+    assert file.shapes["multi"] == [{"rows": rows, "width": width} for rows in (2, 3) for width in (6, 7)]
+    (model, x), _ = workload(path, width=7).draw("cpu", 0)
+    assert (model.eps, *model.weight.shape, *x.shape) == (0.25, 7, 8, 7)
 
 
 def test_a_line_of_the_file_keeps_its_number(write):
