@@ -178,8 +178,8 @@ def _kernels() -> list[str]:
         for name in names
     ]
     text = (
-        "A combination without a file gives a row `unsupported`, and no worker is started for it; with `impl.args` it is "
-        "refused. `compiled`, `file` and `copy` work for every workload, `cudagraph` for every workload on a GPU."
+        "A combination without a file gives a row `unsupported`, and no worker is started for it; with `impl.args` it "
+        "is refused. `compiled`, `file` and `copy` work for every workload, `cudagraph` for every workload on a GPU."
     )
     return [
         "## Implementations by workload",

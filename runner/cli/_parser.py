@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise BadInput."""
+        if flag := re.split("[ =]", message.partition("unrecognized arguments: ")[2])[0]:
+            message = f"{flag}: no such flag; {self._known(flag)}"
         raise BadInput(f"{message}; see {self.prog} --help")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -114,14 +117,22 @@ class Parser(argparse.ArgumentParser):
             elif "runs" in self.takes and (not equals or "/" in name or Path(word).exists()):
                 options.runs.append(word)
             else:
-                known = [flag for flag in self._option_string_actions if flag.startswith("--")]
-                example = "; write workload=gelu impl=triton" if "conditions" in self.takes else ""
-                allowed = choices(name, [*(f"{field}=" for field in fields), *known])
-                raise BadInput(f"{name}: not an argument of {self.command}{example}; {allowed}")
+                known = self._known(name)
+                if "conditions" in self.takes:
+                    known = f"write workload=gelu impl=triton; {known}"
+                elif equals and "where" in self.takes and known.startswith("one of"):
+                    known = f"write --where {word}; {known}"
+                raise BadInput(f"{name}: not an argument of {self.command}; {known}")
+
+    def _known(self, name: str) -> str:
+        """Return what may be given where ``name`` is not known, the nearest first."""
+        fields = [f"{field}=" for field in ("columns", "output_dir") if field in self.takes]
+        return choices(name, [*fields, *(flag for flag in self._option_string_actions if flag.startswith("--"))])
 
     def _choose_format(self, options: argparse.Namespace, output: Path | None) -> None:
         """Set ``options.format`` if it is not given. Raises BadInput if it cannot be written or printed."""
-        options.format = options.format or ENDINGS.get(output.suffix if output else "", self.formats[0])
+        ending = output.suffix if output else ""
+        options.format = options.format or ENDINGS.get(ending, self.formats[0] if ending in ("", ".txt") else "")
         if options.format not in self.formats:
             raise BadInput(f"--output {output}: {self.command} writes {', '.join(self.formats)}; give another ending")
         if options.format in BINARY and not output:

@@ -85,7 +85,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     shown.add_argument("--summary", action="store_true", help="a sentence per problem: how many times as fast it is")
     shown.add_argument("--explain", action="store_true", help="what the heads, verdicts and marks of the table mean")
     words = iter(argv)  # argparse would read the -time_us of --sort as an option
-    options = parser.parse([f"{word}={next(words, '')}" if word == "--sort" else word for word in words])
+    options = parser.parse([f"--sort={by}" if word == "--sort" and (by := next(words, "")) else word for word in words])
     if (options.summary or options.explain) and options.format in RECORDS:
         raise BadInput(f"--summary and --explain are for people to read; leave them out with --format {options.format}")
     return options

@@ -74,7 +74,7 @@ def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
     if flags.config_name or flags.config_path:
         raise BadInput("--config-name, --config-path: not used here; put your own YAMLs in a folder for --config-dir")
     if not folders[-1].is_dir():
-        raise BadInput(f"--config-dir {flags.config_dir}: there is no such folder")
+        raise BadInput(f"--config-dir {flags.config_dir}: there is no such folder; give that of your YAML files")
     try:
         yield Composer(flags.config_dir), flags
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any
@@ -157,6 +158,8 @@ def _single_values(config: Mapping[str, Any]) -> dict[str, Any]:
 def _globals(values: Mapping[str, Any]) -> Globals:
     if "experiment" in values:
         raise BadInput(f"experiment: no such field; {FIRST_LINE}")
+    if (gpu := str(values.get("device")).removeprefix("cuda:")).isdigit():
+        raise BadInput(f"device: it takes cpu or cuda; a GPU is chosen by launcher.gpus={gpu}")
     return build(Globals, values, "")
 
 
@@ -245,17 +248,12 @@ def _check_arguments(impls: Sequence[Choice], cases: Sequence[CaseRecord]) -> No
 
 def having_argument(argument: str, workloads: Collection[str]) -> str:
     """Return which implementations of ``workloads`` have ``argument``, as in ``triton has it: impl=triton``, or ""."""
-    impls = implementations.defaults().items()
-    names = [name for name, impl in impls if any(argument in _shipped_arguments(op, impl) for op in workloads)]
-    have = "have" if names[1:] else "has"
-    return f"{', '.join(sorted(names))} {have} it: impl={min(names)}" if names else ""
-
-
-def _shipped_arguments(op: str, impl: Choice) -> list[str]:
-    try:
-        return implementations.build(impl).arguments(op)
-    except (BadInput, OSError):  # without the fields of its YAML that a user gives, as the path of impl=file
-        return []
+    names = []
+    for name, impl in implementations.defaults().items():
+        with suppress(BadInput, OSError):  # it lacks fields that only a user gives, as the path of impl=file
+            build = implementations.build(impl)
+            names += [name] if any(argument in build.arguments(op) for op in workloads) else []
+    return f"{', '.join(sorted(names))} {'have' if names[1:] else 'has'} it: impl={min(names)}" if names else ""
 
 
 def _option(values: object, group: str) -> Choice:

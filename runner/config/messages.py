@@ -17,7 +17,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from ..records.bad_input import choices
 from ..records.options import CONF
-from .grid import BESIDE, FIRST_LINE
+from .grid import BESIDE, FIRST_LINE, having_argument, is_field
 
 SEVERAL = ("measure", "log", "shapes")  # groups with several options in a config
 # Errors from reading a YAML file. PyYAML raises LookupError for !!bool x, and AttributeError for !!timestamp x.
@@ -50,6 +50,10 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
         return f"{group}: nothing to override; add it, as in +{group}=..."
     if isinstance(error, ConfigCompositionException) and "@experiment." in text:
         return f"{text.splitlines()[0].rstrip('.')}: {FIRST_LINE}"
+    if twice := re.match(r"Multiple values for ([\w/]+)\.", text):
+        return f"{twice[1]}: it is chosen already; leave out the +, as in {twice[1]}=..."
+    if text.startswith("Could not delete from config"):
+        return f"~{text.split(chr(39))[1]}: there is no such field to remove; leave it out"
     while cause.__cause__ is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__  # Hydra's exceptions wrap OmegaConf's, which knows the field
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
@@ -77,20 +81,27 @@ def _files(folders: Iterable[Path]) -> Iterator[Path]:
 
 def _no_override(error: OverrideParseException, words: Sequence[str]) -> str:
     word = error.override
+    if "=" not in word and (word == "last" or Path(word).is_dir()):
+        return f"{word}: not an override; did you mean resume={word}, or python -m runner show {word}?"
     if split := _split_by_spaces(word, words):
         joined = re.sub(r"[, ]+", ",", re.sub(r"(?<=[\[{]) | (?=[\]}])", "", split))
+        joined = re.sub(rf"^({'|'.join(SEVERAL)})=([^\[]*)$", r"\1=[\2]", joined)
         return f"{split}: a value has no spaces; write {shlex.quote(joined)}"
     if "=" not in word:
-        commands = [path.stem for path in (Path(__file__).parents[1] / "cli").glob("[a-z]*.py") if path.stem != "run"]
-        if near := get_close_matches(word, commands, 1, 0.7):
+        commands = [path.stem for path in (Path(__file__).parents[1] / "cli").glob("[a-z]*.py")]
+        if near := get_close_matches(word.lower(), commands, 1, 0.7):
             meant = f"the sub-command {near[0]}, as in python -m runner {near[0]}"
             return f"{word}: not an override; did you mean {meant}?"
-        example = "resume=last" if word.split(".")[0] == "resume" else "workload=gelu"
+        example = "resume=last" if word == "resume" else f"{word}=..." if is_field(word) else "workload=gelu"
         return f"{word}: not an override; write group=option or field=value, as in {example}"
     _, evaluating, reason = str(error).partition(" while evaluating ")
     if evaluating:  # 'range(a,b)': mismatch type argument start: ...
         return f"{word}: {reason.partition(': ')[2].splitlines()[0]}"
     key, _, value = word.partition("=")
+    if value.startswith("=") or re.search(r"\s[\w.]+=", word):
+        return f"{word}: two equals signs; write {re.sub('==+', '=', word)}" + ", without the quotes" * (" " in word)
+    if re.fullmatch(r"\(.*\)|\{[^:]*\}", value):
+        return f"{word}: no list has such brackets; write {key}={value[1:-1]} -m to sweep, or '{key}=[{value[1:-1]}]'"
     if "" in map(str.strip, value.split(",")):
         return f"{word}: there is nothing before or after a comma; remove that comma"
     return f"{word}: cannot be parsed; close its brackets, or quote the value within quotes: \"{key.strip()}='...'\""
@@ -102,7 +113,8 @@ def _split_by_spaces(word: str, words: Sequence[str]) -> str:
     for begin, end in pairwise([*begins, len(words)]):
         first, *rest = words[begin:end]
         opened, closed = first.endswith((",", "[", "{")), (*rest, "")[0].startswith(",")
-        if word in rest and (opened or closed or rest[-1].endswith(("]", "}"))):
+        names = (key := first.partition("=")[0]) == "columns" or (CONF / key / f"{word}.yaml").is_file()
+        if word in rest and (opened or closed or names or rest[-1].endswith(("]", "}"))):
             return " ".join([first, *rest])
     return ""
 
@@ -117,11 +129,15 @@ def _no_such_option(error: MissingConfigException) -> str:
         return f"{group}={name}: no such option; in an experiment's defaults write: override /{of}: {name}"
     if group == "log" and name == "none":
         return "log=none: it turns off all loggers; write it alone, or leave it out"
+    if group == "workload" and Path(name).is_dir():
+        return f"workload={name}: no such option; workload={name}/ takes the tasks in that folder"
     return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in error.options or ()))}"
 
 
 def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:
     key, parent, text = str(cause.full_key), cause.parent_node, str(cause.msg or cause).splitlines()[0]
+    if text.startswith("Cannot merge DictConfig"):
+        return f"{key}: takes fields with their values, as in '{key}={{name:value}}'"
     if "not in struct" not in text or not isinstance(parent, DictConfig):
         return f"{key}: {text}"
     fields = [str(field) for field in parent if field != "hydra"]
@@ -141,6 +157,10 @@ def _meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
     """
     chosen, name = parent._get_root(), key.rpartition(".")[2]
     assert isinstance(chosen, DictConfig)
+    if key == "workload.path":
+        return "a workload in a file is chosen by workload=FILE, as in workload=rms_norm.py"
+    if key == name and having_argument(name, [str(chosen.workload.name)]):
+        return f"no such field; did you mean impl.args.{name}?"
     fields = {field: owner for field, owner in _fields(folders).items() if field.rpartition(".")[2] == name}
     if key in fields:
         group, options = fields[key]

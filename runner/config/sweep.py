@@ -121,8 +121,8 @@ def _check_argument(compose: Composer, override: Override, grid: Sequence[Block]
         return
     options = [compose(block[0]) for block in grid]
     impls, name = ",".join(dict.fromkeys(each.impl.name for each in options)), str(next(iter(names)))
-    having = having_argument(name, {each.workload.name for each in options})
-    known = having or "no implementation does: docs/groups/impl.md lists arguments"
+    known = having_argument(name, {each.workload.name for each in options})
+    known = known or "no implementation does: docs/groups/impl.md lists arguments"
     raise BadInput(f"{ARGUMENT}{name}: impl={impls} takes no such argument; {known}")
 
 
@@ -246,6 +246,8 @@ def _other_meaning(compose: Composer, swept: Override) -> str:
         return f", or take them together: '{key}=[{value}]'"
     if compose.is_group(swept) or key_of(swept) in (REVISION, SHAPE):
         return ""
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", value):
+        return f" (or, if it is one number: {key}={value.replace(',', '')})"
     return f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
 
 

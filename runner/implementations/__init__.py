@@ -70,7 +70,7 @@ def _arguments(args: object) -> dict[str, Any]:
         if isinstance(value, list):
             swept = ",".join(map(str, value))
             raise BadInput(f"impl.args.{name}: {value} is not allowed; to sweep: impl.args.{name}={swept} -m")
-        if not isinstance(value, Argument) or (isinstance(value, float) and not isfinite(value)):
+        if not isinstance(value, Argument) or value == "" or (isinstance(value, float) and not isfinite(value)):
             raise BadInput(f"impl.args.{name}: {value!r} is not allowed; give a finite number, true, false or a word")
     return values
 

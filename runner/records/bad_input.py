@@ -20,5 +20,6 @@ ALSO = {"gpu": "cuda", "half": "float16", "fp16": "float16", "bf16": "bfloat16",
 def choices(requested: str, allowed: Iterable[str]) -> str:
     """Return ``did you mean mlp? One of: ...``: the nearest of ``allowed``, then all of them."""
     names = sorted(set(allowed))
-    near = [ALSO[requested]] if ALSO.get(requested) in names else difflib.get_close_matches(requested, names, 1)
-    return (f"did you mean {near[0]}? One of: " if near else "one of: ") + ", ".join(names)
+    plain = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(ALSO.get(requested, requested).lower(), plain, 1)
+    return (f"did you mean {plain[near[0]]}? One of: " if near else "one of: ") + ", ".join(names)

@@ -38,7 +38,7 @@ def images(runs: Sequence[Run], output: Path | None, ending: str) -> list[Path]:
     if not pictures:
         raise BadInput(f"{runs[0].folder}: no result is correct and has a time, so there is nothing to draw")
     folder = target(runs, output, f"-{ending.removeprefix('.')}")
-    if folder.suffix == ending or folder.is_file():
+    if folder.suffix in (".png", ".svg", ".html", ".pdf") or folder.is_file():
         raise BadInput(f"--output {folder}: give a folder; there are {len(pictures)} charts, one file each")
     files = [folder / f"{chart.name}{ending}" for chart in pictures]
     for file, chart in zip(files, pictures, strict=True):

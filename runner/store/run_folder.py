@@ -81,7 +81,7 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
     if not folder.is_dir():
         raise BadInput(f"resume={of}: there is no such folder; give last, or one that holds a {journal.NAME}")
     if not (folder / journal.NAME).is_file():
-        raise BadInput(f"resume={of}: it holds no {journal.NAME}, so it is not the folder of a run")
+        raise BadInput(f"resume={of}: it holds no {journal.NAME}, so it is not the folder of a run; give another")
     for link in _links(folder):
         if not _is_within(folder, link):
             raise BadInput(f"resume={of}: {link} is a link out of the folder; put a copy in its place, or remove it")

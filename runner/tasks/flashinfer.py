@@ -77,7 +77,7 @@ def text_of(path: Path) -> tuple[str, str]:
         definition = json.loads(path.read_text(encoding="utf-8"))
         return str(definition["reference"]), _one_file(path, definition)
     except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a definition: {type(error).__name__}: {error}") from None
+        raise ValueError(f"not a definition, or without a field: {error}") from None
 
 
 def _one_file(path: Path, definition: Mapping[str, Any]) -> str:

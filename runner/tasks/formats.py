@@ -60,7 +60,7 @@ def _joined(tree: ast.Module, text: str) -> ast.Module:
 
 def is_place(word: str) -> bool:
     """Return whether a word means all tasks in a folder, or those of a glob."""
-    return bool(glob.has_magic(word)) or word.endswith("/")
+    return (glob.has_magic(word) and word[0] != "[") or word.endswith("/")  # [a,b] is a list
 
 
 def as_place(path: str) -> str:

@@ -342,8 +342,8 @@ def test_a_file_is_written_in_the_format_of_its_name_and_never_over_one_of_the_r
         assert show(folder, "--output", tmp_path / name) == ""
         assert (tmp_path / name).read_text().startswith(begin)
     before = sorted((path.name, path.read_bytes()) for path in folder.iterdir())
-    inside = show(folder, "--output", folder / "rows.jsonl", code=2)
-    assert inside.endswith("rows.jsonl: the run has written it; give another path\n")
+    inside = show(folder, "--output", folder / "table.md", code=2)
+    assert inside.endswith("table.md: the run has written it; give another path\n")
     assert sorted((path.name, path.read_bytes()) for path in folder.iterdir()) == before
     assert show(folder, "--output", tmp_path / "made" / "a.md") == ""
     assert (tmp_path / "made" / "a.md").read_text() == (tmp_path / "a.md").read_text()

@@ -147,7 +147,10 @@ def test_an_error_of_the_reference_shows_its_line(write):
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [({"axes": {"T": {}}}, "not a definition: KeyError: 'type'"), ({"reference": "def run(:"}, "line 1: invalid")],
+    [
+        ({"axes": {"T": {}}}, "or without a field: 'type'"),
+        ({"reference": "def run(:"}, "line 1: invalid"),
+    ],
 )
 def test_a_mistake_is_one_line(write, changed, message):
     with pytest.raises(BadInput, match=message):
