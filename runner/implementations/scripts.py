@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..records.replaced import replaced
 from ..tasks.syntax import names_in
 from ..timing import clock as time
 from .arguments import bound_names
@@ -91,15 +92,13 @@ def undone(file: Path) -> Iterator[list[str]]:
         "torch.get_float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         **_attributes("torch.backends.cudnn", torch.backends.cudnn, "allow_tf32"),
     }
-    before, arguments = read(known), sys.argv
+    before = read(known)
     handlers = {number: signal.getsignal(number) for number in signal.Signals}
     timers = [timer for timer in map(partial(getattr, signal), TIMERS) if not signal.getitimer(timer)[0]]
-    sys.argv = [str(file)]
     try:
-        with generators_restored():
+        with replaced(sys, "argv", [str(file)]), generators_restored():
             yield changed
     finally:
-        sys.argv = arguments
         after = read(known)
         for name, value in before.items():
             if after[name] != value:

@@ -19,6 +19,7 @@ import torch
 
 from ..kernels.unsupported import Unsupported
 from ..records.case import Scalar
+from ..records.replaced import replaced
 from ..timing.arguments import Inputs, device_of
 from ..timing.call import Batches, Call, Work
 from ..timing.correctness import Outputs
@@ -131,8 +132,7 @@ def on(device: torch.device) -> Iterator[None]:
 
     with torch.cuda.device(device), ExitStack() as stack:
         stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state())
-        stack.callback(setattr, capture, "keep_cache", capture.keep_cache)
-        capture.keep_cache = True
+        stack.enter_context(replaced(capture, "keep_cache", True))
         free, total = torch.cuda.mem_get_info()
         if free < SPARE * total:
             torch.cuda.empty_cache()

@@ -12,6 +12,7 @@ import torch
 
 from ..kernels.unsupported import INTERPRETED_BFLOAT16, Unsupported
 from ..records.debugging import interpreted
+from ..records.replaced import replaced
 from ..timing.nested import parts
 
 LAUNCHERS = {  # module and class whose calls run a kernel → what they are of
@@ -41,14 +42,11 @@ def interpreting() -> Iterator[list[str]]:
     with ExitStack() as stack:
         for (module, name), interpreter in LAUNCHERS.items():
             if launcher := getattr(sys.modules.get(module), name, None):
-                stack.callback(setattr, launcher, "__call__", launcher.__call__)
-                launcher.__call__ = _launch(launcher.__call__, interpreter, ran)
+                stack.enter_context(replaced(launcher, "__call__", _launch(launcher.__call__, interpreter, ran)))
         if builder := getattr(sys.modules.get("triton.runtime.interpreter"), "InterpreterBuilder", None):
-            stack.callback(setattr, builder, "cast_impl", builder.cast_impl)
-            builder.cast_impl = _cast(builder.cast_impl)
+            stack.enter_context(replaced(builder, "cast_impl", _cast(builder.cast_impl)))
         if interpreted() and (tuner := getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)):
-            stack.callback(setattr, tuner, "_bench", tuner._bench)
-            tuner._bench = lambda *args, **options: [0.0, 0.0, 0.0]
+            stack.enter_context(replaced(tuner, "_bench", lambda *args, **options: [0.0, 0.0, 0.0]))
         yield ran
 
 

@@ -444,7 +444,7 @@ def _terms(name: str, args: Sequence[Any], out: Tensor) -> int:
         return int(first.shape[args[1]]) if first.dim() else 1
     if name.startswith("nll_loss") and isinstance(args[1], Tensor):
         return max(1, args[1].numel() // out.numel())
-    if name.startswith("_cdist") or name in ("_pdist_forward",):
+    if name.startswith(("_cdist", "_pdist")):
         return int(first.shape[-1])
     if name in SCATTERED:
         source = max((arg.numel() for arg in args[1:] if isinstance(arg, Tensor)), default=1)

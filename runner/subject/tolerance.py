@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..records.figures import listed
+from ..records.replaced import replaced
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs, misfit
 from ..timing.nested import Path, is_array, leaves, mapped, plain_leaves, tensors
@@ -584,15 +585,8 @@ def _products_of(tf32: bool | None, device: torch.device) -> Collection[str]:
 @contextmanager
 def _tf32_allowed(allowed: bool | None, device: torch.device) -> Iterator[None]:
     """Set torch's switches of TF32 in products and convolutions on a GPU, and set them back."""
-    if device.type != "cuda" or allowed is None:
+    with ExitStack() as stack:
+        if device.type == "cuda" and allowed is not None:
+            for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
+                stack.enter_context(replaced(backend, "allow_tf32", allowed))
         yield
-        return
-    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [backend.allow_tf32 for backend in backends]
-    try:
-        for backend in backends:
-            backend.allow_tf32 = allowed
-        yield
-    finally:
-        for backend, value in zip(backends, before, strict=True):
-            backend.allow_tf32 = value

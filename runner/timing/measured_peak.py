@@ -8,7 +8,7 @@ products on this GPU, with the same pauses between calls as in any measurement.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,7 @@ from ..device.cache import cache_file, read_record, write_record
 from ..device.identity import identity
 from ..records.case import Scalar
 from ..records.debugging import interpreted
+from ..records.replaced import replaced
 from . import calibration
 from .call import Work
 from .capture import CaptureError, per_gpu
@@ -207,16 +208,11 @@ def ceiling(tflops: Mapping[str, float]) -> float:
 
     float16 is accumulated in float16, which any kernel may do, and which is twice as fast on graphics GPUs.
     """
-    matmul = torch.backends.cuda.matmul
-    narrow = getattr(matmul, "allow_fp16_accumulation", None)  # torch 2.7 and later
-    try:
-        if narrow is not None:
-            matmul.allow_fp16_accumulation = True
+    with ExitStack() as stack:
+        if hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation"):  # torch 2.7 and later
+            stack.enter_context(replaced(torch.backends.cuda.matmul, "allow_fp16_accumulation", True))
         zeros = [_product_tflops(name, torch.zeros, min) for name in ("float16", "bfloat16") if name in tflops]
         return max(*zeros, *(rate for name, rate in tflops.items() if name != "float8_e4m3fn"))
-    finally:
-        if narrow is not None:
-            matmul.allow_fp16_accumulation = narrow
 
 
 def _product_tflops(name: str, make: Callable[..., Tensor], of: Callable[[Sequence[float]], float]) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...kernels import unsupported
 from ...kernels.cuda_kernel import Kernel
+from ...records.replaced import replaced
 
 STAGES = ("ttir", "ttgir", "llir", "ptx")
 WARP = 32
@@ -49,17 +50,6 @@ class Seen:
                 self.programs[place] = replace(known, launches=known.launches + 1)
                 return
         self.programs.append(program)
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Let ``owner.name`` be ``value`` inside this context."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def observed(cls: Any, name: str, note: Callable[[Any, Any, Any], None]) -> AbstractContextManager[None]:
