@@ -8,6 +8,7 @@ from typing import Any
 
 from .bad_input import BadInput, choices
 from .case import ARGS, WORKTREE, Choice, Scalar
+from .grouping import grouped
 
 
 class Labels:
@@ -18,11 +19,9 @@ class Labels:
         self._varying = varying(self._impls.values())
         values = {(impl.name, *item) for impl in self._impls.values() for item in impl.fields.items()}
         self._ends = Counter((name, field, end) for name, field, value in values for end in _ends(value))
-        functions: dict[tuple[str, str], set[str]] = {}
-        for name, field, value in values:
-            functions.setdefault((name, field), set()).add(str(value).rpartition(":")[2])
+        others = {item[:2] for item in values if str(item[2]).rpartition(":")[2] != "reference" or item[0] == "file"}
         # Of workloads in files: each case has the reference of its own.
-        self._hidden = {key for key, names in functions.items() if names == {"reference"} and key[0] != "file"}
+        self._hidden = {item[:2] for item in values} - others
         self._revised = {impl.name for impl in self._impls.values() if impl.revision}
 
     def label(self, impl: Choice) -> str:
@@ -94,16 +93,11 @@ def _ends(value: Scalar) -> list[str]:
 
 def varying(chosen: Iterable[Choice]) -> dict[str, set[str]]:
     """Return, for each option by its name, the fields that take several values."""
-    options: dict[str, list[Mapping[str, Any]]] = {}
-    for choice in chosen:
-        options.setdefault(choice.name, []).append(choice.fields)
-    return {option: several(fields) for option, fields in options.items()}
+    options = grouped(chosen, lambda choice: choice.name)
+    return {option: several(choice.fields for choice in same) for option, same in options.items()}
 
 
 def several(records: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the fields that take several values in ``records``. A record may lack a field."""
-    values: dict[str, set[Any]] = {}
-    for record in records:
-        for name, value in record.items():
-            values.setdefault(name, set()).add(value)
-    return {name for name, distinct in values.items() if len(distinct) > 1}
+    values = {(name, value) for record in records for name, value in record.items()}
+    return {name for name, count in Counter(name for name, _ in values).items() if count > 1}

@@ -218,7 +218,6 @@ class Integers:
 
     def __init__(self, value: Tensor, own: Tensor) -> None:
         """Start without draws; ``value`` and ``own`` are right."""
-        self.shape, self.dtype = tuple(own.shape), own.dtype
         self._value = aten.detach(value)
         self._known = [self._value] if aten.equal(self._value, own) else [self._value, aten.detach(own)]
         self._spare = 0
@@ -253,7 +252,7 @@ class Integers:
         if wrong <= self._spare:
             return result
         place = aten.item(aten.argmax(aten._to_copy(aten.reshape(unknown, [-1]), dtype=torch.int8)))
-        index = element_index(int(place), self.shape)
+        index = element_index(int(place), output.shape)
         got, want = (aten.item(aten.select(aten.reshape(one, [-1]), 0, place)) for one in (output, self._value))
         result.err_over_tol = inf
         result.reason = f"{wrong} of {output.numel()} elements wrong, the first at {index}: got {got}, want {want}"

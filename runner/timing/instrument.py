@@ -15,9 +15,7 @@ class Instrument:
     """Base class of all instruments, which time single calls of ``run``, each after an untimed call of ``before``."""
 
     name: str  # as in the column ``instrument``
-    kernels: int | None = (
-        None  # kernels, copies and fills of a call in its CUDA graph; None if unknown or without a graph
-    )
+    kernels: int | None = None  # and copies and fills of a call in its CUDA graph; None if unknown or without a graph
     round_size = 1  # samples that the instrument takes at a time
     checks = SpotChecks()  # of the outputs; by default there are none
     _kept: object = None  # result of a timed call, until it is judged
