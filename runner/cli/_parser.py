@@ -31,9 +31,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "columns": {"metavar": "NAME,...", "help": "columns of docs/columns.md; columns=NAME,... means the same"},
     "output": {"type": Path, "metavar": "PATH", "help": "write it there"},
 }
-ENDINGS = {".md": "md", ".tex": "latex"} | {
-    f".{name}": name for name in ("csv", "json", "parquet", "png", "svg", "html")
-}
+ENDINGS = {f".{name}": name for name in ("md", "csv", "json", "parquet", "png", "svg", "html")} | {".tex": "latex"}
 BINARY = ("parquet", "png")
 
 

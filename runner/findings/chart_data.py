@@ -61,22 +61,19 @@ def chart_point(run: str, line: Line, names: Names, axis: str, rate: Column | No
         "run": run,
         "size": line.case.workload.fields.get(axis) if axis else None,
         "verdict": verdict(line.row),
-        **bounded("time", "us", time_us, low, high, 1e-6),
-        **bounded("speedup", "x", line.speedup, line.speedup_low, line.speedup_high),
+        **bounded("time", "us", (time_us, low, high), 1e-6),
+        **bounded("speedup", "x", (line.speedup, line.speedup_low, line.speedup_high)),
     }
     amount = metrics.get("flops" if rate is OPERATIONS else "bytes_min") if rate else None
     if rate and isinstance(amount, int | float) and amount > 0:
-        slow, quick = (amount / end * 1e6 if end else None for end in (high, low))
-        point |= bounded("rate", rate.unit, amount / time_us * 1e6, slow, quick)
+        point |= bounded("rate", rate.unit, [amount / us * 1e6 if us else None for us in (time_us, high, low)])
     return point
 
 
-def bounded(
-    name: str, unit: str, value: float | None, low: float | None, high: float | None, factor: float = 1.0
-) -> dict[str, Any]:
+def bounded(name: str, unit: str, known: Sequence[float | None], factor: float = 1.0) -> dict[str, Any]:
     """Return a value in ``unit`` and the ends of its interval, times ``factor`` and as texts, without those unknown."""
-    known = {name: value, f"{name}_low": low, f"{name}_high": high}
-    found = {key: end for key, end in known.items() if end is not None and math.isfinite(end)}
+    keyed = zip((name, f"{name}_low", f"{name}_high"), known, strict=True)
+    found = {key: end for key, end in keyed if end is not None and math.isfinite(end)}
     point: dict[str, Any] = {key: float(f"{end * factor:.5g}") for key, end in found.items()}
     texts = [times(end) if unit == "x" else figure(end, unit) for end in found.values()]
     return point | dict(zip((f"{name}_text", f"{name}_interval"), [*texts[:1], " to ".join(texts[1:])], strict=False))

@@ -195,11 +195,6 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def together(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
-    """Return who is the fastest in all runs and where that differs, then how the times of the others compare."""
-    return [*_winners(runs, names), *_changes(runs, names)] if len(runs) > 1 else []
-
-
 def _winners(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Statement]:
     """Yield a statement for each workload of which several runs have the same problems."""
     labels, won = joint(runs), dict[tuple[str, str], dict[str, Sequence[str]]]()
@@ -217,17 +212,15 @@ def _winners(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Statement]:
             else:
                 winners = [f"{listed(mine)} in {run}" for run, mine in by_run.items() if mine]
                 details.append(f"{problem}: {'; '.join(winners)}")
-        same = ", ".join(f"{label} at {count}" for label, count in always.most_common())
-        text = f"at {always.total()} of {len(common)} common problems{f' ({same})' if same else ''}"
-        differs = f"; at {len(details)} the fastest differs" if details else ""
+        same = "".join(f", {label} at {count}" for label, count in always.most_common())
+        summary = f"the fastest is the same at {always.total()} of {len(common)} problems that several runs have{same}"
         if common:
-            summary = f"{workload}: one implementation is the fastest in every run {text}{differs}."
-            yield Statement(workload, summary, details)
+            yield Statement(workload, f"{workload}: {summary}.", details)
 
 
-def _changes(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
-    """Return how the times of the first run compare to those of each other one: see ``runner compare``."""
-    statements = []
+def together(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
+    """Return who is the fastest in several runs, then how the times of the first compare to those of each other one."""
+    statements = list(_winners(runs, names))
     for run, comparison in zip(runs[1:], compare_runs(runs, names), strict=True):
         counts = Counter(pair.word for pair in comparison.pairs)
         parts = [f"{counts[word]} {word}" for word in ("faster", "slower", "same", "unclear") if counts[word]]

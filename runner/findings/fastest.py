@@ -33,10 +33,7 @@ class Leader:
 
 
 def leaders(run: Run, lines: Sequence[Line], names: Names | None = None) -> list[Leader]:
-    """Return the leader of each problem of ``lines``, by ``names``, else those of ``run``.
-
-    Raises BadInput if no case is correct and timed.
-    """
+    """Return the leader of each problem of ``lines``. Raises BadInput if no case is correct and timed."""
     problems = grouped(lines, lambda line: line.case.problem)
     leaders = [_leader(members, names or run.names) for members in problems.values()]
     if not any(leader.fastest for leader in leaders):

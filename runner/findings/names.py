@@ -27,9 +27,8 @@ class Names:
 
     def constant(self, workload: str) -> str:
         """Return the fields that are the same in all cases of ``workload`` and not plain: ``dtype=float32 rows=8``."""
-        return " ".join(
-            f"{name}={value}" for name, value in self.constants[workload].items() if PLAIN.get(name) != value
-        )
+        fields = self.constants[workload].items()
+        return " ".join(f"{name}={value}" for name, value in fields if PLAIN.get(name) != value)
 
     def impl(self, case: CaseRecord) -> str:
         """Return ``compiled``, or ``compiled(mode=default)`` if the grid has several of that name."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
-
-import yaml
 
 PACKAGE = __name__.partition(".")[0]  # the package whose modules the options are
 CONF = Path(__file__).parents[1] / "config" / "conf"  # a link to conf/, or its copy in an installed package
@@ -29,8 +26,10 @@ def has_option(package: str, name: str) -> bool:
 
 
 @cache
-def option_defaults(file: str) -> Mapping[str, Any]:
+def option_defaults(file: str) -> dict[str, Any]:
     """Return the fields of a YAML of ``conf/``; none if it is not there, as for an option of another machine."""
+    import yaml
+
     try:
         return dict(yaml.safe_load((CONF / f"{file}.yaml").read_text(encoding="utf-8")) or {})
     except (OSError, ValueError, yaml.YAMLError):

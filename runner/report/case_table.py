@@ -121,7 +121,6 @@ def words(table: Table, text: str = "") -> dict[str, str]:
     """Return what the words of a table of cases mean: its heads and verdicts, and terms in it or in ``text``."""
     heads = {head: column_of(name).meaning for head, name in zip(table.heads, table.names, strict=True) if name}
     verdicts = {**VERDICTS, **STATUSES, "ok": VERDICTS["ok"]}
-    shown = {row[-1] for row in table.rows}
-    text = " ".join([text, *table.notes, *(row[0] for row in table.rows)])
-    terms = {term: meaning for term, meaning in TERMS.items() if term in text}
-    return {**heads, **{word: verdicts[word] for word in verdicts if word in shown}, **terms}
+    shown, text = {row[-1] for row in table.rows}, " ".join([text, *table.notes, *(row[0] for row in table.rows)])
+    here = {word for word in verdicts if word in shown} | {term for term in TERMS if term in text}
+    return {**heads, **{word: meaning for word, meaning in {**verdicts, **TERMS}.items() if word in here}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -59,12 +59,12 @@ class Chart:
 
     name: str  # letters, digits and dashes, different for each chart of a report
     title: str
-    kind: str  # time | rate | speedup | roofline
-    group: str  # the workload, or the GPU and type of a roofline
-    part: str  # what is the same for all of its points: ``dtype=bfloat16``
-    subtitle: str  # the device, and the fields that are the same in all cases of the workload
-    data: Sequence[Mapping[str, Any]]
-    spec: Mapping[str, Any]  # without size, background and data
+    kind: str = ""  # time | rate | speedup | roofline
+    group: str = ""  # the workload, or the GPU and type of a roofline
+    part: str = ""  # what is the same for all of its points: ``dtype=bfloat16``
+    subtitle: str = ""  # the device, and the fields that are the same in all cases of the workload
+    data: Sequence[Mapping[str, Any]] = ()
+    spec: Mapping[str, Any] = field(default_factory=dict)  # without size, background and data
 
     def whole(self) -> dict[str, Any]:
         """Return the spec of an image of the chart, with its data and title."""
@@ -108,7 +108,7 @@ def _of_workload(workload: str, drawn: Sequence[tuple[str, Line]], names: Names,
             along = f" by {axis}" if not single else ""
             title = f"{workload}: {quantity.title}{along}" + (f" ({text})" if text else "")
             devices = dict.fromkeys(line.row.device for _, line in members)
-            subtitle = " · ".join(filter(None, [", ".join(devices), names.constant(workload)]))
+            subtitle = " · ".join(filter(None, [*devices, names.constant(workload)]))
             yield Chart(slug(f"{workload}-{kind}-{text}"), title, kind, workload, text, subtitle, points, spec)
 
 
@@ -134,8 +134,7 @@ class Look:
     labels: Sequence[str]
     several: bool  # runs
 
-    def color(self, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the colours of the implementations that ``points`` has, the same ones in every chart."""
+    def _color(self, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         colours = {label: PALETTE[place % len(PALETTE)] for place, label in enumerate(self.labels)}
         shown = {point["implementation"] for point in points}
         domain = [label for label in self.labels if label in shown]
@@ -144,7 +143,7 @@ class Look:
     def identity(self, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the encoding of the implementation, with a legend in which it can be picked."""
         opacity = {"condition": {"param": "pick", "value": 1}, "value": 0.12}
-        return {"color": {**self.color(points), "legend": {"title": None}}, "opacity": opacity}
+        return {"color": {**self._color(points), "legend": {"title": None}}, "opacity": opacity}
 
     def lines(self, kind: str, quantity: Column, points: Sequence[Mapping[str, Any]], axis: str) -> dict[str, Any]:
         """Return a line per implementation against the swept size, with intervals."""
@@ -159,7 +158,7 @@ class Look:
         dash = {"strokeDash": nominal("run", legend=legend)} if self.several else {}
         # A point that is not plainly ok has no filling.
         filled = {"condition": {"test": "datum.verdict === 'ok'", "value": 1}, "value": 0}
-        filling = {"fill": {**self.color(points), "legend": None}, "fillOpacity": filled}
+        filling = {"fill": {**self._color(points), "legend": None}, "fillOpacity": filled}
         rule = {"type": "rule", "strokeWidth": 5, "strokeOpacity": 0.45}
         point = {"type": "point", "size": 36, "strokeWidth": 1.5}
         return {
@@ -181,7 +180,7 @@ class Look:
         y = nominal("implementation", title=None, sort=labels, axis={"labelLimit": 180})
         offset = {"yOffset": nominal("run")} if self.several else {}
         bar = {"type": "bar", "fillOpacity": 0.75, "height": {"band": 0.7}}
-        shown = {"x": x, "color": {**self.color(points), "legend": None}, "tooltip": self._tooltip(kind, quantity, "")}
+        shown = {"x": x, "color": {**self._color(points), "legend": None}, "tooltip": self._tooltip(kind, quantity, "")}
         rule = layer({"type": "rule", "strokeWidth": 2}, ends, transform=[_has_interval(kind)])
         return {"encoding": {"y": y, **offset}, "layer": [layer(bar, shown), rule]}
 

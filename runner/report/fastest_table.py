@@ -48,16 +48,15 @@ def summary(run: Run, lines: Sequence[Line]) -> Iterator[str]:
         said = f"{' and '.join(labels)} cannot be told apart" if labels else NONE
         if len(labels) == 1:
             said = f"{labels[0]} {'has the shortest time' if leader.next else 'is the only correct one'}"
-            if line and line.speedup and base and base is not line and line.vs_baseline != "unclear":
-                ratio, other = _plus_minus(line.speedup, line.speedup_low, line.speedup_high), run.names.impl(base.case)
-                said = f"{labels[0]} is {ratio} times as fast as {other}"
-            elif leader.ahead and leader.conclusion in ("faster", "same"):
-                ratio = _plus_minus(leader.ahead, leader.low, leader.high)
-                said = f"{labels[0]} is {ratio} times as fast as {leader.next}"
+            ratio, other = (leader.ahead, leader.low, leader.high), leader.next
+            if line and base and base is not line and line.vs_baseline != "unclear":
+                ratio, other = (line.speedup, line.speedup_low, line.speedup_high), run.names.impl(base.case)
+            if ratio[0] and (other != leader.next or leader.conclusion in ("faster", "same")):
+                said = f"{labels[0]} is {_plus_minus(*ratio)} times as fast as {other}"
         yield encodable(f"{said}: {_brief(leader.case, run.names)}", sys.stdout.encoding)
 
 
-def _plus_minus(ratio: float, low: float | None, high: float | None) -> str:
+def _plus_minus(ratio: float | None, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return f"{ratio:.2f}"
     digits = 2 if high - low >= 0.01 else 3

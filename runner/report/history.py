@@ -220,14 +220,13 @@ def history_page(history: History) -> str:
     Raises BadInput if vl-convert is not installed.
     """
     table, drawn = history_table(history), [_overview(history)]
-    for series in history.series:
-        spec = {"layer": _panel(history, series)["layer"]}
-        drawn.append(Chart("", history.heading(series), "", "", "", "", (), spec))
+    for series in (each for each in history.series if each.points[1:]):
+        drawn.append(Chart("", history.heading(series), spec={"layer": _panel(history, series)["layer"]}))
     notes = [f"{history.heading(series)}: {'; '.join(series_notes(series, 'grey:'))}" for series in history.series]
     heading = [f"{name}: {text}" for name in history.names.constants if (text := history.names.constant(name))]
     sections = {
         "Conclusion": [f"<p class=finding>{escape(note)}</p>" for note in notes],
-        "Charts": [f"<div class=figures>{figure_of(*each)}</div>" for each in enumerate(drawn)],
+        "Charts": ['<div class="figures wide">', *(figure_of(*each) for each in enumerate(drawn)), "</div>"],
         "Table": ["<div class=scroll>", html_of(replace(table, title="", notes=())), "</div>"],
     }
     return document(table.title, "".join(f"<p class=facts>{escape(line)}</p>" for line in heading), sections, drawn)
@@ -235,20 +234,21 @@ def history_page(history: History) -> str:
 
 def _overview(history: History) -> Chart:
     """Return a chart with a line per case over the runs and their commits."""
-    column, unit = history.series[0].column, history.series[0].word.unit
-    factor, quantity = (1e-6, Column("s", "", title=column)) if unit == "us" else (1.0, Column("", "", title=column))
+    column, time = history.series[0].column, history.series[0].word.unit == "us"
+    quantity = Column("s" if time else "", "", title=column)
     data = [
         {"implementation": history.heading(series), "run": f"{point.when} {_commit(point)}"}
-        | {"value": point.value * factor, "text": series.word.text(point.value)}
+        | {"value": point.value * (1e-6 if time else 1.0), "text": series.word.text(point.value)}
         for series in history.series
         for point in series.points
         if point.value
     ]
-    labels = {"title": None, "labelAngle": -30, "labelOverlap": True, "labelLimit": 220}
-    y = quantitative("value", quantity.axis if factor == 1 else column, **scale("value", quantity, data))
-    tooltip = [nominal(name) for name in ("implementation", "run", "text")]
-    look = Look([history.heading(series) for series in history.series], several=False)
-    encoding = {"x": {"field": "run", "type": "ordinal", "axis": labels}, "y": y, "tooltip": tooltip}
-    mark = {"type": "line", "point": True}
-    spec = {"layer": [layer(mark, {**encoding, **look.identity(data)}, params=[PICK])]}
-    return Chart("", f"{column} over runs and commits", "", "", "", "", data, spec)
+    axis = {"title": None, "labelAngle": -30, "labelOverlap": True, "labelLimit": 220}
+    encoding = {
+        "x": {"field": "run", "type": "ordinal", "axis": axis},
+        "y": quantitative("value", column, **scale("value", quantity, data)),
+        "tooltip": list(map(nominal, ("implementation", "run", "text"))),
+        **Look(list(map(history.heading, history.series)), several=False).identity(data),
+    }
+    spec = layer({"type": "line", "point": True}, encoding, params=[PICK])
+    return Chart("", f"{column} over runs and commits", data=data, spec={"layer": [spec]})

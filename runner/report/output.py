@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,13 +13,6 @@ from ..store import journal, run_folder
 
 TABLE, ROWS = "table.md", "rows.csv"  # in the folder of a run
 OWN = (journal.NAME, run_folder.PLAN, run_folder.CONFIGS, run_folder.ENVIRONMENT, "worker.log", TABLE, ROWS)
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Add the options of a report that people read."""
-    parser.add_argument("--title", default="", help="title; else the names of the runs")
-    parser.add_argument("--note", default="", metavar="TEXT", help='Markdown at its beginning: --note "$(cat note.md)"')
-    parser.add_argument("--author", default="", metavar="NAME", help="who wrote it")
 
 
 def keep(path: Path, text: str) -> list[str]:

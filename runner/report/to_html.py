@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import re
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from html import escape
 from importlib import metadata
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,15 +28,14 @@ from ..findings.conclusion import Conclusion, conclude, together
 from ..findings.kept_files import kept_files
 from ..findings.lines import Line
 from ..findings.names import Names
-from ..findings.notes import footnotes, reason_of, without_numbers
+from ..findings.notes import footnotes, reason_of
 from ..findings.run import Run, joint, run_names
 from ..measure import SUMMARY
-from ..records.figures import factors, finite
+from ..records.figures import factors, finite, listed
 from ..records.grouping import grouped
 from . import charts, reproduce
 from .case_table import table_of, words
 from .images import convert
-from .output import arguments as arguments
 from .output import save
 from .reference_table import reference_tables
 from .table import Table, facts_table, html_of
@@ -50,6 +50,13 @@ REMARKS = {"Wrong, failed or not possible": "failures", "About the times": "doub
 REMOTE = re.compile(r"(?:https?://|(?:ssh://)?git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?/?")  # without a password
 
 
+def arguments(parser: ArgumentParser) -> None:
+    """Add the options of the page."""
+    parser.add_argument("--title", default="", help="title; else the names of the runs")
+    parser.add_argument("--note", default="", metavar="TEXT", help='Markdown at its beginning: --note "$(cat note.md)"')
+    parser.add_argument("--author", default="", metavar="NAME", help="who wrote it")
+
+
 def report(runs: Sequence[Run], options: Namespace) -> int:
     """Write the page and print its path. Raises BadInput."""
     return save(page(runs, options.title, options.note, options.author), runs, options.output, ".html")
@@ -57,7 +64,6 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
 
 def page(runs: Sequence[Run], title: str = "", note: str = "", author: str = "") -> str:
     """Return the page of ``runs`` with ``note``, in Markdown, at its beginning. Raises BadInput."""
-    convert()
     content = _Page(runs, joint(runs), run_names(runs), charts.charts(runs))
     parts = ("conclusion", "table", "charts", "profiles", "environment", "words")
     sections = {name.capitalize(): getattr(content, name)() for name in parts}
@@ -149,10 +155,9 @@ class _Page:
             yield "</details>" if several else ""
         for title, part in REMARKS.items():
             told = [(text, name) for name, each in self.conclusions.items() for text in getattr(each, part)]
-            alike = grouped(told, lambda pair: without_numbers(pair[0])).values()
-            named = [(members[0][0], dict.fromkeys(name for _, name in members)) for members in alike]
-            every = len(self.runs)
-            yield _section(title, [text if len(of) == every else f"{', '.join(of)}: {text}" for text, of in named])
+            named = {text: [name for _, name in members] for text, members in grouped(told, itemgetter(0)).items()}
+            every = self.run_names
+            yield _section(title, [text if of == every else f"{listed(of)}: {text}" for text, of in named.items()])
         if several:
             yield "<p class=note>In the table and the charts, speed-ups are against the baseline of the same run.</p>"
 
@@ -173,11 +178,10 @@ class _Page:
         """Yield the controls and the table: the name, the time and the verdict come first, for a narrow window."""
         table, several = self.cells, len(self.runs) > 1
         chosen = self.runs[0].columns if not several else ()
-        heads = list[str]()
-        for head, name in zip(table.heads[1:-1], table.names[1:-1], strict=True):
-            heads += [head, INTERVAL] if name == RATIO else [head]
-        run_head = ["run"] if several else []
-        heads = ["implementation", *heads[:1], "verdict", *run_head, "problem", *heads[1:], "reason", "command"]
+        named = zip(table.heads[1:-1], table.names[1:-1], strict=True)
+        heads = [text for head, name in named for text in ([head, INTERVAL] if name == RATIO else [head])]
+        heads[1:1] = ["verdict", *["run"] * several, "problem"]
+        heads = ["implementation", *heads, "reason", "command"]
         yield self._controls([row[-1] for row in table.rows])
         yield '<div class=scroll tabindex=0 role=region aria-label="Table of results"><table id=rows><thead><tr>'
         for head in heads:  # the problem is hidden unless the table is sorted
@@ -331,8 +335,8 @@ def _cell(text: str, value: Any = None) -> str:
 @cache
 def _docs() -> str:
     """Return where the documentation is, by the git remote of this project; "" if that is not known."""
-    url = (git(ROOT, "config", "--get", "remote.origin.url") or "").strip() if (ROOT / "docs").is_dir() else ""
-    place = REMOTE.fullmatch(url)
+    url = git(ROOT, "config", "--get", "remote.origin.url") if (ROOT / "docs").is_dir() else ""
+    place = REMOTE.fullmatch((url or "").strip())
     return f"https://{place[1]}/{place[2]}/blob/HEAD/docs/" if place else ""
 
 

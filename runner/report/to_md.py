@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from ..findings.conclusion import conclude, together
 from ..findings.run import Run, run_names
 from .case_table import case_table
-from .output import arguments as arguments
 from .output import save
 from .reference_table import reference_tables
 from .table import escaped, markdown_of
@@ -16,9 +15,7 @@ from .table import escaped, markdown_of
 
 def report(runs: Sequence[Run], options: Namespace) -> int:
     """Write the file and print its path. Raises BadInput."""
-    told = [f"# {escaped(options.title)}\n"] if options.title else []
-    told += [f"By {escaped(options.author)}\n"] if options.author else []
-    lines = [*told, *([f"{options.note}\n"] if options.note else [])]
+    lines = list[str]()
     for statement in together(runs, run_names(runs)):
         lines += [f"## {escaped(statement.summary)}\n", *_items(statement.details), ""]
     lines += [line for run in runs for line in _of_run(run)]

@@ -135,7 +135,7 @@ def test_a_report_lands_in_the_folder_of_the_run_and_never_over_a_file_of_its_ow
     monkeypatch.chdir(tmp_path)
     folder, other = run(count=12, name="12-00-00-mine").folder, run(count=12, name="12-00-00-other").folder
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    for form, name in {"html": "report.html", "md": "report.md", "latex": "report.tex"}.items():
+    for form, name in {"html": "report.html", "md": "report.md"}.items():
         with pytest.raises(BadInput, match="the run has written it"):
             main([form, str(folder), "--output", str(folder / "rows.jsonl")])
         for _ in range(2):  # a report is replaced
