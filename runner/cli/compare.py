@@ -17,7 +17,6 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ..findings.run import Run
 from ..findings.run_comparison import compare_runs, compare_values
@@ -86,15 +85,11 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 def _read(options: argparse.Namespace) -> list[Run]:
     """Return the runs, with the rows that ``--where`` chooses. Raises BadInput."""
     runs = read_runs(options)
-    first: dict[Path, str] = {}
-    for name, run in zip(options.runs, runs, strict=True):
+    for run in runs:
         if all(row.time_us is None for row in run.rows):
             statuses = Counter(row.status for row in run.rows)
             rows = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no case is done"
             raise BadInput(f"{run.folder}: it holds no time to compare ({rows})")
-        if (folder := run.folder.resolve()) in first:
-            raise BadInput(f"{first[folder]} and {name} are the same run; give two, or one and --by FIELD")
-        first[folder] = name
     if not options.where:
         return runs
     chosen = chosen_lines(runs, options.where)

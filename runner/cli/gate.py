@@ -108,8 +108,6 @@ def _of_runs(options: argparse.Namespace) -> tuple[list[GateDecision], Sides]:
 
     output_dir = Parser("gate --baseline", __doc__, ("output_dir",)).parse(options.overrides).output_dir
     runs = read_runs(options.baseline, output_dir)
-    if runs[0].folder.resolve() == runs[1].folder.resolve():
-        raise BadInput(f"--baseline {' '.join(options.baseline)}: the same run; give two, the earlier one first")
     sides = gate.Sides(str(runs[0].folder), str(runs[1].folder))
     pairs = of_runs(compare_runs(runs, (sides.before, sides.after))[0])
     return decide(pairs, options.max_slowdown), sides

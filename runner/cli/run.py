@@ -73,8 +73,7 @@ def carry_out(
     """Run the grid and report it. Return its session, whose journal is closed, and the exit code.
 
     ``argv`` is recorded as the command line. ``extended``: a session of this process, in whose folder the run goes on
-    without another table. ``typed``: the user asks for this run itself, so say what smaller one to type if it takes
-    minutes on a CPU, and how to go on after an interrupt.
+    without a table. ``typed``: advise on a smaller run on a CPU, and say how to go on after an interrupt.
     Raises BadInput before any case is started.
     """
     launcher, reporters = options(plan)

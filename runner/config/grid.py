@@ -26,7 +26,6 @@ NODES = ("workload", "impl", "measure", "launcher", "log", "shapes", "resume", "
 # They choose no cases.
 RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "question", "conclusion", "baseline", "output_dir")
 ONE_VALUE = ("name", "question", "baseline", "replicas", "output_dir")  # of Globals, the same in all cases
-EXAMPLES = {"measure": "benchmark: {...}", "resume": "of: last"}
 ANALYSIS = "{name: growth, over: workload.size}"  # an item of ``conclusion``
 BESIDE = ("axes", "shape", "quick")  # in an option's YAML, no fields: default sweep, order of sizes, values if quick
 MOST_CASES = 100_000  # a grid takes 30 us a case to compose, and 0.2 s or more a case to run
@@ -43,7 +42,7 @@ class Globals(Settings):
     question: OneLine | None
     baseline: str | None
     replicas: Annotated[int, "at least 1"]
-    output_dir: str
+    output_dir: Annotated[str, "that is not empty"]
     default_axes: bool
 
     def __post_init__(self) -> None:
@@ -167,7 +166,7 @@ def _node(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return the fields under ``name``; {} if it is null. Raises BadInput if a YAML file has a single value there."""
     fields = config.get(name) or {}
     if not isinstance(fields, Mapping):
-        raise BadInput(f"{name}: {fields!r} is not allowed; give fields, as in {name}: {{{EXAMPLES[name]}}}")
+        raise BadInput(f"{name}: {fields!r} is not allowed; give fields, as in {name}: {{NAME: VALUE}}")
     return fields
 
 

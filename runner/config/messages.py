@@ -92,8 +92,12 @@ def _no_override(error: OverrideParseException, words: Sequence[str]) -> str:
         if near := get_close_matches(word.lower(), commands, 1, 0.7):
             meant = f"the sub-command {near[0]}, as in python -m runner {near[0]}"
             return f"{word}: not an override; did you mean {meant}?"
+        if re.search(r"\.py\b", word):
+            return f"{word}: not an override; did you mean workload={word}, or impl=file impl.path={word}?"
         example = "resume=last" if word == "resume" else f"{word}=..." if is_field(word) else "workload=gelu"
         return f"{word}: not an override; write group=option or field=value, as in {example}"
+    if label := re.search(r"^impl=.*?\b(\w+)\((\w+=[^,)]+)\)", word):
+        return f"{word}: {label[1]}({label[2]}) is a label; write impl={label[1]} impl.{label[2]}"
     _, evaluating, reason = str(error).partition(" while evaluating ")
     if evaluating:  # 'range(a,b)': mismatch type argument start: ...
         return f"{word}: {reason.partition(': ')[2].splitlines()[0]}"

@@ -206,6 +206,8 @@ def _check_option(compose: Composer, override: Override) -> None:
     value, group, line = override.value(), override.key_or_group, str(override.input_line)
     swept = override.is_sweep_override()
     owner, is_axis, field = key_of(override).partition(".axes.")
+    if swept and owner in AXES:
+        raise BadInput(f"{line}: give fields with lists of values, as in {owner}={{{EXAMPLES[owner]}}}")
     if is_axis and swept:
         raise BadInput(f"{line}: to sweep a field: {owner}.{field}={line.partition('=')[2]} -m")
     if not compose.is_group(override) or override.is_delete():
@@ -246,7 +248,7 @@ def _other_meaning(compose: Composer, swept: Override) -> str:
         return f", or take them together: '{key}=[{value}]'"
     if compose.is_group(swept) or key_of(swept) in (REVISION, SHAPE):
         return ""
-    if re.fullmatch(r"\d{1,3}(,\d{3})+", value):
+    if re.fullmatch(r"\d{1,3}(,000)+", value):
         return f" (or, if it is one number: {key}={value.replace(',', '')})"
     return f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
 

@@ -127,9 +127,8 @@ class _Problem:
             columns["in_rounds"] = None if timed is row else timed
             columns |= _rates(row) | {"between_pct": between_pct(replicas), "launch_bound": bound}
             self.lines.append(Line(row, replicas=len(replicas), **columns))
-        may = [place for place, row in enumerate(rows) if may_win(row)]
-        self.has_rivals = len(may) > 1
-        self.rivals = [place for place in may if rows[place].case.key not in dropped]
+        may = [may_win(row) and row.case.key not in dropped for row in rows]
+        self.rivals = [place for place, wins in enumerate(may) if wins]
         self.best = best = _fastest(self.lines, self.rivals)
         # By the places of two cases: the time of the first over that of the second.
         self.ratios = {(i, base): line.ratio for i, line in enumerate(self.lines) if base is not None and line.ratio}
@@ -144,12 +143,13 @@ class _Problem:
         behind = {i for (i, j), word in words.items() if j == best and word == "slower"}
         behind |= {j for (i, j), word in words.items() if i == best and word == "faster"}
         ahead = [] if best is None else [i for i in self.rivals if i not in behind]
+        may = [line for line in self.lines if may_win(line.row)]
         tied = {i for i in ahead if self._is_tied(i, words)}
         lines = []
         for i, line in enumerate(self.lines):
             ratio, vs_winner = self._behind(i, words)
             columns: dict[str, Any] = {"winner": i == best, "behind": ratio, "vs_winner": vs_winner}
-            alone = "unknown" if ahead[1:] else "yes" if self.has_rivals else "only"
+            alone = "unknown" if ahead[1:] else "yes" if len(may) > 1 else "only"
             word = "no" if i not in ahead else "tied" if i in tied or (i == best and tied) else alone
             columns |= {"fastest": "unknown" if word != "no" and line.case.problem in unfinished else word}
             columns |= {"vs_baseline": None if base is None else words.get((i, base))}

@@ -60,6 +60,8 @@ def read_run(of: str | Path, output_dir: str = OUTPUTS) -> Run:
 def read_runs(folders: Sequence[str | Path], output_dir: str = OUTPUTS) -> list[Run]:
     """Return the runs in ``folders``; say on stderr how many records cannot be read. Raises as ``read_run``."""
     runs = [read_run(of, output_dir) for of in folders]
+    if len({run.folder.resolve() for run in runs}) < len(runs):
+        raise BadInput(f"{' '.join(map(str, folders))}: a run is given twice; give each run once")
     for run in runs:
         if count := run.unreadable:
             records = f"{count} record{'s' * (count > 1)} of its journal cannot be read"

@@ -28,6 +28,7 @@ CONSTRAINTS: dict[str, Callable[[Any], bool]] = {  # by the words of an annotati
     "at least 20": lambda value: value >= 20,
     "at least 0": lambda value: 0 <= value < inf,
     "above 0": lambda value: 0 < value < inf,  # neither inf nor nan
+    "that is not empty": lambda value: value != "",
     "on one line": lambda value: value.isprintable(),
 }
 SIZE = re.compile(r"([0-9]{1,18})([kKM])|([0-9]{1,4})\*\*([0-9]{1,3})")  # 4k, 2**12
@@ -89,13 +90,13 @@ def _checked(value: object, rule: Any, where: str) -> object:
     if isinstance(value, list) and get_origin(rule) is tuple and get_origin(get_args(rule)[0]) is Literal:
         return tuple(_checked(item, get_args(rule)[0], where) for item in value)  # the message names one word
     test = _rule(rule)[0]
+    if isinstance(value, float) and value.is_integer() and not test(value) and test(int(value)):
+        value = int(value)  # 1e3 is a float in YAML
+    if isinstance(value, str) and not test(value) and (number := size(value)) is not None and test(number):
+        value = number
     if type(value) is int and not -(2**63) <= value < 2**64:  # JSON and torch's generators have no larger ones
         limit = f"at most {2**64 - 1}" if value > 0 else f"at least {-(2**63)}"
         raise BadInput(f"{where}: {value} is not allowed; give {limit}")
-    if isinstance(value, float) and value.is_integer() and not test(value) and test(int(value)):
-        return int(value)  # 1e3 is a float in YAML
-    if isinstance(value, str) and not test(value) and (number := size(value)) is not None and test(number):
-        return number
     if test(value):
         return tuple(value) if isinstance(value, list) else value
     allowed = f"give {words(rule)}"
@@ -111,7 +112,8 @@ def size(word: str) -> int | None:
     if not (match := SIZE.fullmatch(word)):
         return None
     count, unit, base, power = match.groups()
-    return int(count) * UNITS[unit] if unit else int(base) ** int(power)
+    number = int(count) * UNITS[unit] if unit else int(base) ** int(power)
+    return number if number < 2**64 else None
 
 
 def words(rule: Any) -> str:

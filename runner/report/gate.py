@@ -40,9 +40,8 @@ def terminal_lines(findings: Sequence[GateDecision], sides: Sides, max_slowdown:
         text = "; ".join(filter(None, (decision.change, decision.reason)))
         lines.append(printable(f"  {decision.word}: {decision.pair.name}: {text}"))
     if passed := by_word.get("ok"):
-        worst = max(passed, key=lambda decision: decision.pair.ratio.log if decision.pair.ratio else -math.inf)
-        nearest = f"; nearest to the limit: {worst.pair.name}, whose time changed by {worst.change}"
-        lines.append(printable(f"  ok: {len(passed)}{nearest if worst.change else ''}"))
+        near = max(passed, key=lambda decision: decision.pair.ratio.log if decision.pair.ratio else -math.inf)
+        lines.append(printable(f"  ok: {len(passed)}; nearest to the limit: {near.pair.name}, time {near.change}"))
     skipped = Counter(decision.reason for decision in by_word.get("skipped", ()))
     lines += [f"  skipped: {count}, {reason}" for reason, count in skipped.items()]
     return [*lines, decision_line(findings, sides, max_slowdown)]

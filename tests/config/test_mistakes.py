@@ -369,6 +369,7 @@ def test_a_config_of_the_users_folder_is_shown(cfg, monkeypatch, capsys, tmp_pat
             + "".join(f"q{i}: {f'${{q{i - 1}}}' * 10}\n" for i in range(1, 9)),
             ": its interpolations stand for more than 1,000,000 characters",
         ),
+        ("# @package _global_\nlog: 3\n", "log: 3 is not allowed; give fields, as in log: {NAME: VALUE}"),
         ("# @package _global_\nworkload: softmax\n", "in the defaults write: override /workload: softmax"),
     ],
 )
@@ -443,8 +444,8 @@ def test_a_key_with_a_newline_or_an_escape_code_is_shown_escaped(monkeypatch, tm
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("measure: 3\n", "measure: 3 is not allowed; give fields, as in measure: {benchmark: {...}}"),
-        ("resume: 3\n", "resume: 3 is not allowed; give fields, as in resume: {of: last}"),
+        ("measure: 3\n", "measure: 3 is not allowed; give fields, as in measure: {NAME: VALUE}"),
+        ("resume: 3\n", "resume: 3 is not allowed; give fields, as in resume: {NAME: VALUE}"),
     ],
 )
 def test_a_node_of_fields_is_no_number(text, line, flags, monkeypatch, tmp_path):

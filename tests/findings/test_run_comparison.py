@@ -445,7 +445,7 @@ def test_a_damaged_journal_is_read_as_far_as_it_can_be(two, capsys):
 MISTAKES = {
     "no run": ([], "give two runs or more"),
     "one run": (["{a}"], "give two runs or more"),
-    "twice the same": (["{a}", "{a}/"], "are the same run"),
+    "twice the same": (["{a}", "{a}/"], "a run is given twice"),
     "no such folder": (["{a}", "nowhere"], "nowhere: there is no such folder"),
     "by with two": (["{a}", "{b}", "--by", "dtype"], "--by compares the cases of one run"),
     "a reference of runs": (["{a}", "{b}", "--reference", "A"], "--reference names a value of the field of --by"),
