@@ -59,6 +59,7 @@ def _main(words: Sequence[str]) -> int:
     from ..records.bad_input import BadInput
     from ..records.encoding import SIGNS
     from ..records.options import has_option
+    from ..records.untrusted import visible
 
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a shell has closed it: >&-
     if isinstance(sys.stdout, TextIOWrapper):
@@ -76,7 +77,7 @@ def _main(words: Sequence[str]) -> int:
         code: int = command.main(words)
         sys.stdout.flush()  # here, where a closed pipe is no error
     except (BadInput, CannotStart) as error:
-        text = str(error)
+        text = visible(str(error))
         print("runner:", text if len(text) <= LONGEST else f"{text[:LONGEST]} [...]", file=sys.stderr)
         return 2 if isinstance(error, BadInput) else 1
     except BrokenPipeError:  # ``head`` has read enough; Python must not try to write again at exit

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+from io import StringIO
 from pathlib import Path, PurePath
 
+from ..device.files import no_link
 from ..records.row import Row
 from ..store import run_folder
+
+MOST_BYTES = 2**24  # of a text
 
 
 def kept_files(folder: Path, row: Row, pattern: str = "*") -> dict[PurePath, Path]:
@@ -18,10 +22,18 @@ def kept_files(folder: Path, row: Row, pattern: str = "*") -> dict[PurePath, Pat
     return {name: path for name in names if (path := run_folder.artifact(folder, str(name)))}
 
 
+def read_kept(path: Path, most: int = MOST_BYTES) -> str:
+    """Return the text of a kept file, at most the first ``most`` bytes; "" if it cannot be read."""
+    try:
+        with open(path, "rb", opener=no_link) as file:
+            return file.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Return the lines of a CSV file by its header; none if it is damaged."""
     try:
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
-            return list(csv.DictReader(file))
-    except (OSError, csv.Error):
+        return list(csv.DictReader(StringIO(read_kept(path), newline="")))
+    except csv.Error:
         return []

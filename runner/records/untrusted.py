@@ -10,6 +10,7 @@ import orjson
 
 LONGEST = 2**26  # bytes of a record
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # those of them that steer a terminal
 # of JSON with such a character, escaped or as it is; it may match other text too
 MAY_BE_UNSEEN = re.compile(
     rb"\\[bfr]|\\u(?:00[01789]|20[026])|\x7f|\xc2[\x80-\x9f]|\xe2\x80[\x8b-\xae]|\xe2\x81[\xa6-\xa9]", re.IGNORECASE

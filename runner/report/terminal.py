@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from ..findings.kept_files import kept_files
+from ..findings.kept_files import kept_files, read_kept
 from ..findings.lines import Line
 from ..findings.names import Names
 from ..findings.notes import row_notes
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
+SUMMARY_BYTES = 2**16  # of each
 LARGE_BYTES = 2**27  # of the files of a run, from which a line says how large they are
 
 
@@ -70,7 +71,7 @@ def summaries(folder: Path, rows: Sequence[Row], names: Names) -> list[str]:
     texts = []
     for row, name, path in files[:MOST_SUMMARIES]:
         others = [other.name for other in map(PurePath, row.files) if other.parent == name.parent and other != name]
-        text = visible(path.read_text(encoding="utf-8", errors="replace").rstrip())
+        text = visible(read_kept(path, SUMMARY_BYTES).rstrip())
         texts.append(f"\n{names.case(row.case)}: {name.parent.name}\n{text}")
         texts.append(f"  in {folder / name.parent}" + (f": {', '.join(others)}" if others else ""))
     if len(files) > MOST_SUMMARIES:

@@ -25,7 +25,7 @@ from ..device.files import replace_file
 from ..device.git import git
 from ..device.processes import ROOT
 from ..findings.conclusion import Conclusion, conclude, together
-from ..findings.kept_files import kept_files
+from ..findings.kept_files import kept_files, read_kept
 from ..findings.lines import Line
 from ..findings.names import Names
 from ..findings.notes import footnotes, reason_of
@@ -267,7 +267,7 @@ class _Page:
         rows = [(run, name, row) for run, name in zip(self.runs, self.run_names, strict=True) for row in run.rows]
         summaries = [(*of, *file) for of in rows for file in kept_files(of[0].folder, of[2], SUMMARY).items()]
         for run, name, row, file, path in summaries:
-            summary = path.read_text(encoding="utf-8", errors="replace").rstrip()
+            summary = read_kept(path).rstrip()
             if len(summary) > text_room:
                 left += 1
                 continue

@@ -41,6 +41,7 @@ from ..records.schema import UNREADABLE
 
 FORMAT = 1  # of a run's folder: raised by an incompatible change, which a new column is not; others are not read
 NAME = "rows.jsonl"
+MOST_UNREADABLE = 100_000  # lines; a damaged journal has a few, and counting those of what is none takes minutes
 PAUSE_S = 1.0  # between two flushes: a write during a flush waits for the disk
 
 
@@ -243,9 +244,11 @@ def read_records(folder: Path, read: Callable[[dict[str, Any]], None], wanted: C
     """Call ``read`` with each record of the journal in ``folder`` whose line is ``wanted``, as all are by default.
 
     Return the number of records that are damaged or cut off: parsing them, or ``read``, raises one of UNREADABLE.
-    Raises BadInput if the journal cannot be read or the run has another format.
+    Raises BadInput if the journal cannot be read or the run has another format, or a name with control characters.
     """
     unreadable = 0
+    if untrusted.STEERS.search("/".join(folder.parts[-2:])):  # which come with a folder of others
+        raise BadInput(f"{untrusted.visible(str(folder))}: its name has control characters; rename it")
     try:
         with open(folder / NAME, "rb", opener=no_link) as file:
             for line in filter(wanted, untrusted.lines(file)):
@@ -259,6 +262,8 @@ def read_records(folder: Path, read: Callable[[dict[str, Any]], None], wanted: C
                         raise BadInput(f"{folder}: this run has format {written}, and {reads}; {remedy}")
                 except UNREADABLE:
                     unreadable += 1
+                    if unreadable > MOST_UNREADABLE:
+                        raise OSError(f"more than {MOST_UNREADABLE:,} lines of it are not records") from None
     except OSError as error:
         raise BadInput(f"{folder / NAME} cannot be read: {error.strerror or error}") from None
     return unreadable

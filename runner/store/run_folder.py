@@ -168,7 +168,8 @@ def check_code(folder: Path, cases: Sequence[CaseRecord]) -> None:
 def published(folder: Path) -> list[str]:
     """Return the names of the reporters that have published all rows of the run; none if that cannot be read."""
     try:
-        return (folder / PUBLISHED).read_text(encoding="utf-8").split()
+        with open(folder / PUBLISHED, opener=no_link, encoding="utf-8") as file:
+            return file.read(2**16).split()
     except (OSError, ValueError):
         return []
 
@@ -176,7 +177,7 @@ def published(folder: Path) -> list[str]:
 def set_published(folder: Path, names: Sequence[str]) -> None:
     """Record the ``names`` of the reporters that have published all rows of the run, if that is possible."""
     with contextlib.suppress(OSError):
-        (folder / PUBLISHED).write_text("\n".join(names), encoding="utf-8")
+        replace_file(folder / PUBLISHED, "\n".join(names).encode())
 
 
 def write_plan(folder: Path, plan: Plan, cases: Sequence[CaseRecord]) -> None:
@@ -276,7 +277,7 @@ def earlier_sessions(folder: Path) -> list[dict[str, Any]]:
     """Return the facts in ``environment.json`` of each session so far, in order; [] if it cannot be read."""
     try:
         with open(folder / ENVIRONMENT, "rb", opener=no_link) as file:
-            last = untrusted.parse(b"".join(untrusted.lines(file)))
+            last = untrusted.parse(file.read(untrusted.LONGEST))
         return [facts for facts in (*last.pop("earlier_sessions", []), last) if isinstance(facts, dict)]
     except (OSError, *UNREADABLE):
         return []
