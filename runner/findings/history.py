@@ -71,7 +71,7 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
             reader.read(folder)
     finally:
         gc.enable()
-    given = " ".join(conditions)
+    given = " ".join(conditions) or column
     if not reader.runs:
         raise BadInput(f"{given}: in none of the {len(folders)} runs under {output_dir}; there is {_there(folders)}")
     chosen = _fulfilling(reader.runs, conditions) if conditions else reader.runs

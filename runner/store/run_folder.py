@@ -110,7 +110,7 @@ def _links(folder: Path) -> Iterator[Path]:
 def artifact(folder: Path, name: str) -> Path | None:
     """Return the file that a row calls ``name``; None if it is not here, as one of another machine, or not within."""
     path = folder / name
-    return path if "\0" not in name and _is_within(folder, path) and path.is_file() else None
+    return path if "\0" not in name and _is_within(folder, path) and os.path.isfile(path) else None
 
 
 def _is_within(folder: Path, path: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner.findings.names import Names
@@ -48,6 +50,7 @@ def test_of_many_the_first_are_told_and_the_others_counted(rows, tmp_path):
 def test_what_lies_on_another_machine_is_left_out(rows, tmp_path):
     one, other = rows(2)
     (tmp_path / one.files[1]).unlink()
+    one = replace(one, files=(*one.files, "x" * 5000, "a\0/profile/summary.txt", f"{'x' * 300}/profile/summary.txt"))
     assert [line.splitlines()[1] for line in summaries(tmp_path, [one, other])[::2]] == ["gelu cols=1 torch: profile"]
 
 
