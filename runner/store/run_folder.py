@@ -67,8 +67,8 @@ def withdraw(folder: Path) -> None:
 def find(of: str, output_dir: str, name: str | None) -> Path:
     """Return the folder that ``resume=<of>`` names; for ``last`` see ``newest``.
 
-    Raises BadInput if there is no such folder, no journal in it, or a link out of it, which a session would write to,
-    or if the run has another format or was saved by a program.
+    Raises BadInput if there is no such folder, no journal in it, a link out of it or a pipe, which a session would
+    write to, or if the run has another format or was saved by a program.
     """
     if of == "last":
         if folder := newest(output_dir, name):
@@ -82,9 +82,11 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
         raise BadInput(f"resume={of}: there is no such folder; give last, or one that holds a {journal.NAME}")
     if not (folder / journal.NAME).is_file():
         raise BadInput(f"resume={of}: it holds no {journal.NAME}, so it is not the folder of a run; give another")
-    for link in _links(folder):
-        if not _is_within(folder, link):
-            raise BadInput(f"resume={of}: {link} is a link out of the folder; put a copy in its place, or remove it")
+    for path in _odd_entries(folder):
+        if not path.is_symlink():
+            raise BadInput(f"resume={of}: {path} is not a regular file; remove it")
+        if not _is_within(folder, path):
+            raise BadInput(f"resume={of}: {path} is a link out of the folder; put a copy in its place, or remove it")
     _check_kind(folder)
     return folder
 
@@ -97,14 +99,14 @@ def _check_kind(folder: Path) -> None:
             raise BadInput(f"resume={folder}: a program has saved it (runner.bench), so run the program again")
 
 
-def _links(folder: Path) -> Iterator[Path]:
-    """Yield the links in ``folder`` and the folders in it."""
+def _odd_entries(folder: Path) -> Iterator[Path]:
+    """Yield what is neither a file nor a folder, such as links and pipes, in ``folder`` and the folders in it."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_symlink():
+            if entry.is_dir(follow_symlinks=False):
+                yield from _odd_entries(Path(entry))
+            elif not entry.is_file(follow_symlinks=False):
                 yield Path(entry)
-            elif entry.is_dir():
-                yield from _links(Path(entry))
 
 
 def artifact(folder: Path, name: str) -> Path | None:

@@ -277,6 +277,13 @@ def test_a_folder_with_a_link_out_of_it_is_not_resumed(case, tmp_path, name):
     assert not elsewhere.exists()
 
 
+def test_a_folder_with_a_pipe_that_would_be_written_to_is_not_resumed(tmp_path):
+    (tmp_path / journal.NAME).write_text("")
+    os.mkfifo(tmp_path / "worker.log")
+    with pytest.raises(BadInput, match=r"worker\.log is not a regular file; remove it$"):
+        run_folder.find(str(tmp_path), "", None)
+
+
 def test_a_folder_that_is_reached_through_a_link_is_resumed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / journal.NAME).write_text("")
