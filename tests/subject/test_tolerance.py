@@ -565,6 +565,6 @@ def test_gradients_through_attention_are_those_of_float64_and_may_be_rounded_oth
     for outputs in (function(*given), [y.to(dtype) for y in exact], in_float32):
         result = judge.check(tuple(outputs))
         assert result.correct, result.reason
-        assert result.max_abs_err < 100 * torch.finfo(dtype).eps
+        assert result.max_abs_err < 400 * torch.finfo(dtype).eps  # on one CPU 12 times as much as on another
     exact[2][0, 1, 20, 3] += 0.2
     assert not judge.check(tuple(y.to(dtype) for y in exact)).correct
