@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from typing import Any
 
 from runner.records.case import Choice
@@ -22,7 +25,19 @@ def operation(path: str, fields: Mapping[str, Any]) -> Any:
 
 
 def smaller(file: own_file.OwnFile, limit: int) -> dict[str, Any]:
-    """Return values of the fields with which the task needs at most ``limit`` bytes, or as few as can be found."""
+    """Return values of the fields with which the task needs at most ``limit`` bytes, or as few as can be found.
+
+    They are found in another process, since torch may end it.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        try:
+            return process.submit(_smaller, file.path, limit).result()
+        except BrokenProcessPool:
+            return dict(file.fields)
+
+
+def _smaller(path: str, limit: int) -> dict[str, Any]:
+    file = own_file.read(path, strict=False)
     fields = dict(file.fields)
     frozen: set[str] = set()
     size = _bytes(file, fields)

@@ -12,7 +12,10 @@ Examples:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 
 from ..device import gpus
 from ..records.bad_input import BadInput
@@ -39,11 +42,28 @@ def main(argv: Sequence[str]) -> int:
     paths = [path for place in places for path in (formats.find(place) if formats.is_place(place) else [place])]
     gpu = max((gpu.memory_bytes for gpu in gpus.visible()), default=0)
     memory = gpu or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    rows = [_row(path, "cuda" if gpu else "cpu", memory) for path in paths]
+    rows = list(_rows(paths, "cuda" if gpu else "cpu", memory))
     print(text_of(Table("", COLUMNS, [("", rows)], left=LEFT, rule=False)), end="")
     refused = sum(bool(row[-1]) for row in rows)
     print(f"{len(rows)} tasks: {len(rows) - refused} can run here, {refused} cannot")
     return 0
+
+
+def _rows(paths: Sequence[str], device: str, memory: int) -> Iterator[list[str]]:
+    """Yield the lines, made in another process: torch 2.13 may corrupt memory while tensors have none of their own."""
+    waiting = list(paths)
+    while waiting:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            for count, path in enumerate(waiting):
+                try:
+                    yield process.submit(_row, path, device, memory).result()
+                except BrokenProcessPool:
+                    if not count:  # else an earlier task may have been the cause
+                        yield [path, "", "", "", "", "", "torch crashes while it computes the sizes"]
+                    waiting = waiting[max(1, count) :]
+                    break
+            else:
+                return
 
 
 def _row(path: str, device: str, memory: int) -> list[str]:

@@ -33,6 +33,9 @@ ROUNDED = {True: (2.0, 0.6, 0.25), False: (16.0, 2.0, 64.0)}
 SUBNORMAL = {torch.float16: 2.0**-24, torch.float8_e4m3fn: 2.0**-9, torch.float8_e5m2: 2.0**-16}
 FULL = 8  # draws from which the spread of each element is known well enough alone
 ADJACENT = 16  # with fewer draws, elements whose spread is used together
+# An element that no draw changes, as one that relu cuts off, may be one that another draw would change: it has this
+# share of the variance of its row.
+UNSEEN = 1 / 16
 PARTS = 16
 CHUNK = {"cpu": 2**19}  # elements in work at once: in the cache of a CPU
 CHUNK_ELSEWHERE = 2**25
@@ -94,6 +97,8 @@ class Floats:
 
     def _limit(self, place: tuple[int, int], variance: Tensor, size: Tensor, own: Tensor) -> None:
         """Set what each element of some rows may differ by, and the standard deviation that is to be expected."""
+        shared = aten.mul(aten.mean_dim(variance, [1], True), UNSEEN)
+        variance = aten.where(aten.eq(variance, 0.0), shared, variance)
         own = aten.clamp(aten.sub(own, aten.mul(size, self._unit)), 0.0)
         cap = aten.add(aten.mul(size, self._bound * self._unit), aten.mul(own, OWN))
         cap = aten.add(aten.add(cap, aten.sqrt(variance), alpha=CAP), self._tiny)

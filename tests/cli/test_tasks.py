@@ -35,6 +35,8 @@ def listed(tmp_path, monkeypatch, capsys):
         "6_exit.py": TASK.format(line="raise SystemExit('no')", device=""),
         "7_broken.py": TASK.format(line="def (", device=""),
         "8_value.py": OWN,
+        "9_crash.py": TASK.format(line="import ctypes; ctypes.string_at(0)", device=""),
+        "10_after.py": TASK.format(line="", device=""),
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -53,7 +55,9 @@ def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(liste
     assert listed["5_package.py"].endswith("its inputs need the package a_missing_package; install it to run this")
     assert listed["7_broken.py"].endswith("line 3: invalid syntax")
     assert listed["8_value.py"] == "file n=3"  # its output's size depends on a value
-    assert listed["8"] == "tasks: 4 can run here, 4 cannot"
+    assert listed["9_crash.py"] == "torch crashes while it computes the sizes"
+    assert listed["10_after.py"] == listed["1_norm.py"]
+    assert listed["10"] == "tasks: 5 can run here, 5 cannot"
 
 
 def test_without_a_folder_it_says_what_to_type():

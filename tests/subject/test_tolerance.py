@@ -568,3 +568,21 @@ def test_gradients_through_attention_are_those_of_float64_and_may_be_rounded_oth
         assert result.max_abs_err < 400 * torch.finfo(dtype).eps  # on one CPU 12 times as much as on another
     exact[2][0, 1, 20, 3] += 0.2
     assert not judge.check(tuple(y.to(dtype) for y in exact)).correct
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_element_that_relu_cuts_off_may_be_one_that_another_order_of_sums_does_not(seed):
+    def product(x, w):
+        return torch.relu(x @ w) / 2
+
+    torch.manual_seed(seed)
+    x, w = torch.randn(128, 128, dtype=torch.float16), torch.randn(128, 128, dtype=torch.float16) / 16
+    judge = Judge(product, (x, w))
+    parts = torch.zeros(128, 128, dtype=torch.float16)
+    for first in range(0, 128, 16):  # partial sums are rounded, as torch allows for float16
+        parts += x[:, first : first + 16] @ w[first : first + 16]
+    right = torch.relu(parts) / 2
+    assert judge.check(right).reason == ""
+    cut = (product(x.double(), w.double()) == 0).nonzero()[seed]
+    right[tuple(cut)] = 0.01
+    assert "1 of 16384 elements wrong" in judge.check(right).reason
