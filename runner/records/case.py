@@ -25,12 +25,7 @@ BENCH = "bench"  # the measurement of what ``runner.bench`` has measured in a pr
 
 
 def _json(record: object) -> str:
-    try:
-        import orjson
-
-        return orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode()
-    except (ModuleNotFoundError, TypeError):  # in a program of torch alone, or of words that are no text in UTF-8
-        return json.dumps(record, sort_keys=True)
+    return json.dumps(record, sort_keys=True, separators=(",", ":"))  # not orjson: a program may have torch alone
 
 
 @dataclass(frozen=True)
