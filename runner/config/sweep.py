@@ -91,6 +91,8 @@ def _grid(compose: Composer, by_key: Mapping[str, list[str]], *, multirun: bool)
         if not multirun and (axes := (together | paired | alone).keys() - by_key.keys()):
             null = " ".join(f"{name}=null" for name in AXES if OmegaConf.select(base, name))
             raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or {null} for one case)")
+        if twice := sorted(together.keys() & paired.keys()):
+            raise BadInput(f"{', '.join(twice)}: in axes and in pairs; leave one of them out")
         study = _axes(compose, together, skip=by_key)  # an experiment's axes, of options and of values
         study_groups, study_values = _split(compose, study)
         singles = _axes(compose, alone, skip=by_key)

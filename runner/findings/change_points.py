@@ -1,4 +1,4 @@
-"""Change points: the runs from which a series is different for good.
+"""Change points: the runs at which a series has a lasting change.
 
 These are runs from which all later ones differ from all earlier ones by more than two runs of the same code do. How
 much that is comes from replicas, from what ``verify`` has measured, or from how runs of one commit differ.

@@ -1,7 +1,7 @@
-"""A figure of the same case over past runs and their commits, and the runs from which it is different for good.
+"""A figure of the same case over past runs and their commits, and its lasting changes.
 
-A series is one case on one kind of device. It changes for good at a run if all runs from there on differ from all runs
-before by more than two runs of the same code do. How much that is comes from replicas, from what ``verify`` has
+A series is one case on one kind of device. It has a lasting change at a run if all runs from there on differ from all
+runs before by more than two runs of the same code do. How much that is comes from replicas, from what ``verify`` has
 measured, or from how runs of one commit differ.
 """
 

@@ -63,7 +63,7 @@ class Point:
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """The point from which a series is different for good."""
+    """A point at which a series has a lasting change."""
 
     place: int  # of the first point of the new level
     factor: float  # the median from there on over the median before, each up to the next change

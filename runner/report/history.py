@@ -44,11 +44,11 @@ def figure_text(history: History, width: int) -> Iterator[Text]:
 def series_notes(series: Series, mark: str = HOLLOW) -> list[str]:
     """Return what a figure of ``series`` leaves to be said. ``mark`` is how it shows a run that is not judged."""
     notes = [
-        f"different for good from {_commit(series.points[change.place])} of {series.points[change.place].when} on: "
+        f"changed at {_commit(series.points[change.place])} of {series.points[change.place].when}: "
         f"{series.verdict(change)} (spread by {change.source}{f'; {change.also}' if change.also else ''})"
         for change in series.changes
     ]
-    notes = notes or [series.note or "no run from which it is different for good"]
+    notes = notes or [series.note or "no lasting change"]
     uncertain = [point for point in series.points if point.value is not None and point.doubt]
     if uncertain:
         words = ", ".join(sorted({point.doubt.replace("_", " ") for point in uncertain}))
@@ -189,7 +189,7 @@ def _points(series: Series, data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _changes(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the layers of the lines at which a series changes for good, and of the words beside them."""
+    """Return the layers of the lines of lasting changes of a series, and of the words beside them."""
     x = {"field": "run", "type": "ordinal"}
     rule = {"type": "rule", "strokeDash": [5, 4], "color": CHANGED}
     text = {"type": "text", "align": "left", "dx": 4, "baseline": "top", "color": CHANGED, "fontWeight": "bold"}

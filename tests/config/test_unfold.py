@@ -368,6 +368,8 @@ def test_pairs_are_walked_together_and_multiply_with_axes(compose):
     assert {"workload.rows=2", "workload.cols=3", "workload.dtype=bfloat16"} <= set(second)
     with pytest.raises(BadInput, match=r"pairs: 2 of workload\.dim, 1 of workload\.batch; their values are taken"):
         points(compose, "workload=mlp", "+pairs={workload.dim:[8,16],workload.batch:[4]}")
+    with pytest.raises(BadInput, match=r"workload\.dim: in axes and in pairs; leave one of them out"):
+        points(compose, "workload=mlp", "+axes={workload.dim:[8]}", "+pairs={workload.dim:[8],workload.batch:[4]}")
     with pytest.raises(BadInput, match="add -m"):
         points(compose, *study, multirun=False)
 

@@ -1,4 +1,4 @@
-"""`runner history`: a figure over runs and commits, and from which run on it is different for good."""
+"""`runner history`: a figure over runs and commits, and at which run it has a lasting change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from runner.store import journal, run_folder
 
 SOURCES = {"kernels/gelu/triton.py": "aaa", "torch": "2.8"}
 GELU = {"rows": 8, "cols": 256, "dtype": "float32"}
-NOTHING = "no run from which it is different for good"
+NOTHING = "no lasting change"
 
 
 def case(impl="triton", quick=False, samples=800, replica=0, workload="gelu", **fields):
@@ -98,7 +98,7 @@ def test_the_first_commit_from_which_it_is_faster_for_good_is_marked(outputs, ca
     assert "8 us" in marked[0]
     assert "◀ faster: 0.80x the time" in marked[0]
     assert (
-        "different for good from cccccccc of 2025-01-04 10:11:12 on: faster: 0.80x the time "
+        "changed at cccccccc of 2025-01-04 10:11:12: faster: 0.80x the time "
         "(spread by verify; its sources are the same)" in out
     )
 
@@ -107,7 +107,7 @@ def test_the_first_commit_from_which_it_is_faster_for_good_is_marked(outputs, ca
     ("times", "places"),
     [
         ([10, 10, 12, 12], [2]),
-        ([10, 12, 10, 10], []),  # not for good
+        ([10, 12, 10, 10], []),  # not a lasting one
         ([10, 12, 10, 12], []),
         ([10, 10, 10, 12], [3]),  # the newest run
         ([10, 12, 12, 12], [1]),
@@ -236,7 +236,7 @@ def test_runs_without_a_time_are_shown_with_their_status(outputs, capsys):
     failed = Row(case=case(), status="error", reason="ValueError: no", device="NVIDIA H200", phase="build")
     out = printed(capsys, f"output_dir={outputs([row(10.0)], [failed], [row(8.0, 'c')])}")
     assert [line.split()[-1] for line in out.splitlines() if line.startswith("  2025-01-02")] == ["error"]
-    assert "from cccccccc of 2025-01-03 10:11:12 on: faster" in out
+    assert "changed at cccccccc of 2025-01-03 10:11:12: faster" in out
 
 
 def test_the_commit_is_the_rows_own(outputs, capsys):
