@@ -57,7 +57,7 @@ def test_the_command_says_what_is_missing_and_what_to_type(capsys):
 
 def test_it_takes_no_words(capsys):
     assert cli.main(["doctor", "--loud"]) == 2
-    assert capsys.readouterr().err == "runner: unrecognized arguments: --loud; see runner doctor --help\n"
+    assert capsys.readouterr().err == "runner: --loud: no such flag; one of: --help; see runner doctor --help\n"
 
 
 def test_without_torch_nothing_can_be_run(monkeypatch, capsys):
