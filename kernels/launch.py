@@ -92,12 +92,12 @@ def planned(function: Function) -> Function:
                 known.append(value)
         key = tuple(known)
         before, plan = last
-        if key != before or not plans:
-            try:
+        try:
+            if key != before or not plans:
                 plan = plans.get(key, _NEW)
-            except TypeError:  # an option that cannot be a key, such as a list
-                plan = None
-            last = (key, plan) if plan else (None, None)
+                last = (key, plan) if plan else (None, None)
+        except (TypeError, ValueError):  # an option that cannot be a key, such as a list or an array
+            plan = None
         device = plan.device if plan else _device_of(tensors)
         if device >= 0 and torch._C._cuda_getDevice() != device:
             with torch.cuda.device(device):
@@ -263,7 +263,7 @@ class Recording:
         except Unplanned:
             self.possible = False
             return
-        if make in ALLOCATES and _ALLOCATE and type(result) is Tensor and result.is_cuda:
+        if make in ALLOCATES and _ALLOCATE and type(result) is Tensor and result.is_cuda and not result.requires_grad:
             make, dropped = _ALLOCATE, [tuple(result.shape), result.stride(), result.dtype]
             options, places = {}, []
         self.steps.append((None, make, dropped, options, places))

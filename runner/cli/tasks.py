@@ -11,13 +11,15 @@ Examples:
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 
-from ..device import gpus
+from ..device import gpus, processes
+from ..device.import_path import arrange_here
 from ..records.bad_input import BadInput
 from ..records.case import Choice, as_typed
 from ..records.figures import figure
@@ -51,19 +53,29 @@ def main(argv: Sequence[str]) -> int:
 
 def _rows(paths: Sequence[str], device: str, memory: int) -> Iterator[list[str]]:
     """Yield the lines, made in another process: torch 2.13 may corrupt memory while tensors have none of their own."""
-    waiting = list(paths)
+    waiting = [*paths]
     while waiting:
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            for count, path in enumerate(waiting):
-                try:
-                    yield process.submit(_row, path, device, memory).result()
-                except BrokenProcessPool:
-                    if not count:  # else an earlier task may have been the cause
-                        yield [path, "", "", "", "", "", "torch crashes while it computes the sizes"]
-                    waiting = waiting[max(1, count) :]
-                    break
-            else:
-                return
+        command = [sys.executable, "-P", "-m", "kernel_runner.cli.tasks", device, str(memory), *waiting]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=processes.environment()
+        ) as process:
+            assert process.stdout
+            rows = [json.loads(line) for line in process.stdout]
+        yield from rows
+        if not rows:  # else an earlier task may have been the cause
+            code = process.returncode
+            end = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            yield [waiting[0], "", "", "", "", "", f"the process that computed its sizes ended {end}"]
+        waiting = waiting[max(1, len(rows)) :]
+
+
+def _answer(device: str, memory: str, *paths: str) -> None:
+    """Print the line of each task as JSON, whatever the tasks print."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        arrange_here()
+        for path in paths:
+            print(json.dumps(_row(path, device, int(memory))), file=answers, flush=True)
 
 
 def _row(path: str, device: str, memory: int) -> list[str]:
@@ -95,3 +107,7 @@ def _workload(file: own_file.OwnFile) -> OwnOperation:
 
 def _sizes(file: own_file.OwnFile) -> str:
     return shortened(" ".join(f"{name}={as_typed(value)}" for name, value in file.fields.items()), LONGEST)
+
+
+if __name__ == "__main__":
+    _answer(*sys.argv[1:])

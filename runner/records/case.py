@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
@@ -20,12 +21,30 @@ WORKTREE = "worktree"  # the revision whose code is that of the files as they ar
 ARGS = "args."  # begins the fields of an implementation that are arguments of its function: ``args.BLOCK``
 RECORDED = re.compile(r"(.+)@([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)  # a field rev: its name as typed, and its commit
 
+OTHERWISE = re.compile(r"\de[-+]|NaN|Infinity")  # floats that json and orjson may write in two ways
 
 BENCH = "bench"  # the measurement of what ``runner.bench`` has measured in a program, for which there is no command
 
 
 def _json(record: object) -> str:
-    return json.dumps(record, sort_keys=True, separators=(",", ":"))  # not orjson: a program may have torch alone
+    """Return ``record`` as orjson writes it with sorted keys: keys of cases depend on it, also where torch is alone."""
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _written(record) if OTHERWISE.search(text) else text
+
+
+def _written(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_written(name)}:{_written(value[name])}" for name in sorted(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_written, value)) + "]"
+    if not isinstance(value, float):
+        return json.dumps(value, ensure_ascii=False)
+    if not isfinite(value):
+        return "null"
+    digits, _, exponent = repr(value).partition("e")
+    if exponent == "-05":
+        return "-" * (value < 0) + "0.0000" + digits.removeprefix("-").replace(".", "")
+    return f"{digits}e{int(exponent):{'+' if exponent[0] == '+' else ''}}" if exponent else digits
 
 
 @dataclass(frozen=True)
@@ -97,7 +116,7 @@ class CaseRecord:
     @cached_property
     def key(self) -> str:
         """16 hex digits that are the same wherever and whenever the same case is composed."""
-        return hashlib.sha256(_json(self.to_record()).encode()).hexdigest()[:16]
+        return hashlib.sha256(_json(self.to_record()).encode(errors="surrogatepass")).hexdigest()[:16]
 
     @cached_property
     def shared_key(self) -> str:

@@ -33,8 +33,8 @@ ROUNDED = {True: (2.0, 0.6, 0.25), False: (16.0, 2.0, 64.0)}
 SUBNORMAL = {torch.float16: 2.0**-24, torch.float8_e4m3fn: 2.0**-9, torch.float8_e5m2: 2.0**-16}
 FULL = 8  # draws from which the spread of each element is known well enough alone
 ADJACENT = 16  # with fewer draws, elements whose spread is used together
-# An element that no draw changes, as one that relu cuts off, may be one that another draw would change: it has this
-# share of the variance of its row.
+# A zero that no draw changes, as where relu cuts off, may be one that another draw would change: it has this share of
+# the mean variance of its row or of its column, whichever is less.
 UNSEEN = 1 / 16
 PARTS = 16
 CHUNK = {"cpu": 2**19}  # elements in work at once: in the cache of a CPU
@@ -78,6 +78,7 @@ class Floats:
         """Turn what the draws add up to into limits."""
         stored = torch.float64 if self.dtype == torch.float64 else torch.float32  # of limits, which need few digits
         self._cap, self._spread = (aten.empty_like(self._value, dtype=stored) for _ in range(2))
+        self._columns = aten.mean_dim(self._variance, [0], True) / self._draws
         squared, fourth, size, own = (_Scales(self._value) for _ in range(4))
         for place, value in _chunks(self._value):
             variance = aten.div(aten.slice(self._variance, 0, *place), self._draws)
@@ -89,7 +90,7 @@ class Floats:
             fourth.add(place, aten.square(square))
             size.add(place, aten.abs(value))
             own.add(place, aten.mul(value, error))
-        del self._variance
+        del self._variance, self._columns
         self._squares = squared.blocks()
         sums = [each.blocks() for each in (squared, fourth, size, own)]
         for name, block in self._scales.items():
@@ -97,8 +98,9 @@ class Floats:
 
     def _limit(self, place: tuple[int, int], variance: Tensor, size: Tensor, own: Tensor) -> None:
         """Set what each element of some rows may differ by, and the standard deviation that is to be expected."""
-        shared = aten.mul(aten.mean_dim(variance, [1], True), UNSEEN)
-        variance = aten.where(aten.eq(variance, 0.0), shared, variance)
+        shared = aten.clamp(aten.mean_dim(variance, [1], True), None, self._columns)
+        unseen = aten.logical_and(aten.eq(variance, 0.0), aten.eq(size, 0.0))
+        variance = aten.where(unseen, aten.mul(shared, UNSEEN), variance)
         own = aten.clamp(aten.sub(own, aten.mul(size, self._unit)), 0.0)
         cap = aten.add(aten.mul(size, self._bound * self._unit), aten.mul(own, OWN))
         cap = aten.add(aten.add(cap, aten.sqrt(variance), alpha=CAP), self._tiny)

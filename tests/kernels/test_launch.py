@@ -7,6 +7,7 @@ import threading
 from functools import partial
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 
@@ -156,7 +157,8 @@ def test_options_belong_to_the_key():
         scaled(x, left=x), scaled(x, right=x)
     assert len(calls) == 7
     scaled(x, left=[1]), scaled(x, left=[1])  # a list cannot be a key
-    assert len(calls) == 9
+    scaled(x, left=1), scaled(x, left=np.ones(2))  # nor can an array, and it is not compared with the last key
+    assert len(calls) == 10
 
 
 def test_a_call_that_cannot_be_repeated_runs_as_it_is_written(kernel):

@@ -582,7 +582,30 @@ def test_an_element_that_relu_cuts_off_may_be_one_that_another_order_of_sums_doe
     for first in range(0, 128, 16):  # partial sums are rounded, as torch allows for float16
         parts += x[:, first : first + 16] @ w[first : first + 16]
     right = torch.relu(parts) / 2
-    assert judge.check(right).reason == ""
+    assert judge.check(right).err_over_tol < 2  # at most 1 on each CPU that was tried; 384 without a limit of its own
     cut = (product(x.double(), w.double()) == 0).nonzero()[seed]
     right[tuple(cut)] = 0.01
-    assert "1 of 16384 elements wrong" in judge.check(right).reason
+    assert judge.check(right).err_over_tol > 10
+
+
+def with_mask(x):
+    return torch.cat([1000 * x.sum(-1, keepdim=True).expand(-1, 4), (x > 0).to(x.dtype)], -1)
+
+
+def with_experts(z):
+    chosen, places = z.topk(2)
+    share = torch.zeros_like(z).scatter(-1, places, chosen.softmax(-1))
+    return torch.cat([1000 * z.logsumexp(-1, keepdim=True), share], -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("function", "exact", "wrong"), [(with_mask, 4, 1.0), (with_experts, 1, 0.02)])
+def test_exact_zeros_beside_noisy_columns_stay_exact(function, exact, wrong, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(32, 64, dtype=dtype)
+    outputs = function(x)
+    judge = Judge(function, (x,))
+    assert judge.check(outputs).correct
+    part = outputs[:, exact:]
+    part[part == 0] = wrong
+    assert not judge.check(outputs).correct

@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 
+from runner.records.bad_input import BadInput
 from runner.records.case import Choice
 from runner.records.schema import build
 from runner.subject.operation import workload_class
@@ -103,6 +104,11 @@ def test_a_config_beside_a_task_of_robust_kbench_gives_values_and_sets(write):
         workload(write(text, "func_alone.py")).draw("cpu", 0)
     config = {"single_init_configs": [{"eps": 0.25}], "single_shared_configs": [{"width": 5}]}
     config |= {"multi_input_configs": [{"rows": 2}, {"rows": 3}], "multi_shared_configs": [{"width": 6}, {"width": 7}]}
+    shapes = [], {"single_init_configs": 3}, {"single_init_configs": [3]}, {"single_init_configs": {"eps": 1}}
+    for number, wrong in enumerate(shapes):
+        write(json.dumps(wrong), f"config_{number}.json")
+        with pytest.raises(BadInput, match=rf"config_{number}\.json is no mapping of lists of mappings"):
+            own_file.read(write(text, f"func_{number}.py"))
     write(json.dumps({"single_init_configs": [{"eps": 4}]}), "config_backward.json")
     write(json.dumps(config), "config_forward.json")
     file = own_file.read(path := write(text, "func_forward.py"))
