@@ -88,6 +88,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse([f"--sort={by}" if word == "--sort" and (by := next(words, "")) else word for word in words])
     if (options.summary or options.explain) and options.format in RECORDS:
         raise BadInput(f"--summary and --explain are for people to read; leave them out with --format {options.format}")
+    if options.summary and options.format != "table":
+        raise BadInput(f"--summary is plain text, not {options.format}; leave out --format, or give --output NAME.txt")
+    if (options.summary or options.fastest) and options.columns:
+        raise BadInput(f"--{'summary' if options.summary else 'fastest'} chooses what it shows; leave out columns=")
     return options
 
 

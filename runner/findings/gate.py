@@ -12,7 +12,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
 from ..timing.statistics import BATCHES, LEVEL, T_975, Ratio, survival
 from ..timing.verdict import UNTRUE
-from .ratios import by_key, doubt, ratio_in_rounds
+from .ratios import bounds, by_key, doubt, ratio_in_rounds
 from .replicas import merge_replicas, replicas_by_case
 from .run_comparison import RunComparison
 
@@ -59,10 +59,10 @@ class GateDecision:
         ratio = self.pair.ratio
         if ratio is None or not self.pair.after or not self.pair.before:
             return ""
-        low, middle, high = (math.expm1(ratio.log + half) for half in (-ratio.half, 0.0, ratio.half))
-        if not math.isfinite(ratio.half):
-            return f"{_signed(middle)} % (no interval)"
-        return f"{_signed(middle)} % ({_signed(low)} to {_signed(high)})"
+        change = f"{_signed(math.expm1(ratio.log))} %"
+        if not (ends := bounds(ratio)):
+            return f"{change} (no interval)"
+        return f"{change} ({' to '.join(_signed(end - 1) for end in ends)})"
 
 
 @dataclass(frozen=True)

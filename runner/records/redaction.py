@@ -80,7 +80,8 @@ def redact_commands(commands: Sequence[Sequence[str]]) -> list[str]:
     def hidden(assigned: re.Match[str]) -> str:
         return f"{assigned[1]}={REDACTED if is_secret(*assigned.groups()) else assigned[2]}"
 
-    plain = (ASSIGNED.sub(hidden, word) if SECRET.search(word) else word for words in commands for word in words)
+    given = (word.replace(BREAK, " ") for words in commands for word in words)
+    plain = (ASSIGNED.sub(hidden, word) if SECRET.search(word) else word for word in given)
     words = iter(redact(BREAK.join(plain)).split(BREAK))
     return [shlex.join(islice(words, len(command))) for command in commands]
 

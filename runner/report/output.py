@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,10 @@ from ..records.bad_input import BadInput
 from ..store import journal, run_folder
 
 TABLE, ROWS = "table.md", "rows.csv"  # in the folder of a run
-OWN = (journal.NAME, run_folder.PLAN, run_folder.CONFIGS, run_folder.ENVIRONMENT, "worker.log", TABLE, ROWS)
+OWN = (
+    *(journal.NAME, run_folder.PLAN, run_folder.CONFIGS, run_folder.ENVIRONMENT, run_folder.PUBLISHED),
+    *("worker.log", "files", TABLE, ROWS),
+)
 
 
 def keep(path: Path, text: str) -> list[str]:
@@ -40,8 +44,9 @@ def target(runs: Sequence[Run], output: Path | None, ending: str) -> Path:
 
 
 def checked(path: Path) -> Path:
-    """Return ``path``. Raises BadInput if it is a file of a run itself."""
-    if path.name in OWN and (path.parent / journal.NAME).is_file():
+    """Return ``path``. Raises BadInput if it is a file of a run itself, or in the folder of its measurements."""
+    there = Path(os.path.realpath(path.parent)) / path.name  # Path.resolve raises for a link to itself
+    if any(each.name in OWN and (each.parent / journal.NAME).is_file() for each in (there, *there.parents)):
         raise BadInput(f"{path}: the run has written it; give another path")
     return path
 

@@ -142,6 +142,7 @@ Relation = Literal["faster", "slower", "same", "unclear"]
 ZONE = 0.005  # a difference within this is never "faster" or "slower"
 SAME = 0.01  # two times are the same if the whole interval of their ratio is within 1 %
 MOST_SHARED = 0.9  # of the shorter time: limit of the instrument's error, since a ratio needs the rest
+LARGEST = 700.0  # logarithm of a factor that is still a number
 LEVEL = 0.05  # probability that a table of equal calls contains a "faster" or "slower"
 
 
@@ -150,11 +151,16 @@ class Ratio:
     """Natural logarithm of one time over another; below 0 if the first is faster."""
 
     log: float
-    half: float  # logarithmic half-width of its 95 % interval
+    half: float  # logarithmic half-width of its 95 % interval; infinite above ``LARGEST``
     freedom: int  # degrees of freedom behind ``half``
     paired: bool  # whether both were sampled in paired rounds
     systematic: float = 0.0  # the part of ``half`` that neither more samples nor more processes reduce
     separate: float | None = None  # logarithm of the ratio of the separate times, if that contradicts this one
+
+    def __post_init__(self) -> None:
+        """Make a half-width infinite whose factor, or whose square, may be beyond all numbers."""
+        if self.half > LARGEST:
+            object.__setattr__(self, "half", math.inf)
 
     @property
     def sampling(self) -> float:

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from runner.records.redaction import clip, redact, redact_command, redact_values
+from runner.records.redaction import clip, redact, redact_command, redact_commands, redact_values
 
 TOKENS = [
     "ghp_0123456789abcdefABCDEF0123456789abcd",
@@ -127,6 +127,10 @@ def test_a_redacted_command_can_be_pasted(monkeypatch):
     assert shlex.split(redact_command(words)) == words
     monkeypatch.setenv("MY_SECRET", "don't tell")
     assert shlex.split(redact_command(["name=x-don't tell"])) == ["name=x-<redacted>"]
+
+
+def test_a_character_that_separates_words_does_not_shift_later_ones():
+    assert redact_commands([["a\x1erm -rf x", "c"], ["d", "e"]]) == ["'a rm -rf x' c", "d e"]
 
 
 def test_a_long_text_is_clipped_in_the_middle(monkeypatch):

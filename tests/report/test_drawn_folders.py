@@ -133,7 +133,7 @@ def in_time():
     signal.signal(signal.SIGALRM, before)
 
 
-SEEDS = [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (71, 5708))]
+SEEDS = [3, 23, *(pytest.param(seed, marks=pytest.mark.long) for seed in (71, 5708))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -272,6 +272,9 @@ def test_a_summary_is_a_sentence_per_problem(raced, made, tmp_path, show):
     text = show(made.finished(tmp_path / "d" / "00-00-00-square", square), "--summary")
     assert re.fullmatch(r"triton is 9\.00 ± \d\.\d\d times as fast as torch: softmax 64²\n", text)
     assert "leave them out with --format csv" in show(folder, "--summary", "--format", "csv", code=2)
+    assert "plain text, not md; leave out --format" in show(folder, "--summary", "--format", "md", code=2)
+    assert "leave out columns=" in show(folder, "--summary", "columns=time_us", code=2)
+    assert "leave out columns=" in show(folder, "--fastest", "columns=time_us", code=2)
 
 
 def test_explain_says_what_heads_verdicts_marks_and_other_words_mean(folder, show):
@@ -344,6 +347,8 @@ def test_a_file_is_written_in_the_format_of_its_name_and_never_over_one_of_the_r
     before = sorted((path.name, path.read_bytes()) for path in folder.iterdir())
     inside = show(folder, "--output", folder / "table.md", code=2)
     assert inside.endswith("table.md: the run has written it; give another path\n")
+    for name in (".logged", "files", "files/x/profile/kernels.csv", "files/x/../a.md"):
+        assert "the run has written it" in show(folder, "--output", folder / name, "--format", "md", code=2)
     assert sorted((path.name, path.read_bytes()) for path in folder.iterdir()) == before
     assert show(folder, "--output", tmp_path / "made" / "a.md") == ""
     assert (tmp_path / "made" / "a.md").read_text() == (tmp_path / "a.md").read_text()
