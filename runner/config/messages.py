@@ -32,7 +32,7 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
     ``folders`` hold the groups: ``conf/`` and the user's folder. ``words`` are the words of the command line.
     """
     if isinstance(error, MissingConfigException) and error.options is not None:
-        return _no_such_option(error)
+        return _no_such_option(error.missing_cfg_file or "", error.options, folders, words)
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}"
@@ -123,8 +123,7 @@ def _split_by_spaces(word: str, words: Sequence[str]) -> str:
     return ""
 
 
-def _no_such_option(error: MissingConfigException) -> str:
-    file = error.missing_cfg_file or ""
+def _no_such_option(file: str, options: Sequence[str], folders: Sequence[Path], words: Sequence[str]) -> str:
     if typed := re.fullmatch(r"impl/(.+\.(py|cu)\b.*)", file):
         return f"impl={typed[1]}: write impl={'cuda' if typed[2] == 'cu' else 'file'} impl.path={typed[1]}"
     group, _, name = file.rpartition("/")
@@ -135,7 +134,13 @@ def _no_such_option(error: MissingConfigException) -> str:
         return "log=none: it turns off all loggers; write it alone, or leave it out"
     if group == "workload" and Path(name).is_dir():
         return f"workload={name}: no such option; workload={name}/ takes the tasks in that folder"
-    return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in error.options or ()))}"
+    if group == "workload" and Path(f"{name}.py").is_file():
+        return f"workload={name}: no such option; write workload={name}.py for that file"
+    workloads = [path.stem for folder in folders for path in folder.glob("workload/*.yaml")]
+    typed = next((match for word in words if (match := re.fullmatch(r"workload=(\w+)", word))), None)
+    if group == "impl" and typed and typed[1] not in workloads:  # then the option may be one of its functions
+        return _no_such_option(f"workload/{typed[1]}", workloads, folders, ())
+    return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in options))}"
 
 
 def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:

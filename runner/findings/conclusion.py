@@ -164,7 +164,9 @@ def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> st
     text = f"{labels[0]} {first}{where}"
     text += f" (tied at {tied} of these {len(leaders)} sizes)" if tied and leaders[1:] else ""
     if not ahead:
-        return f"{text}, the only correct one." if len(leaders) == 1 and not leaders[0].next else f"{text}."
+        return (
+            f"{text}, without another one to compare with." if len(leaders) == 1 and not leaders[0].next else f"{text}."
+        )
     nexts = listed(list(dict.fromkeys(leader.next for leader in ahead)))
     interval = ""
     if all(leader.low is not None for leader in ahead):

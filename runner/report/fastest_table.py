@@ -47,7 +47,7 @@ def summary(run: Run, lines: Sequence[Line]) -> Iterator[str]:
         labels, line, base = leader.fastest, leader.line, bases.get(leader.case.problem)
         said = f"{' and '.join(labels)} cannot be told apart" if labels else NONE
         if len(labels) == 1:
-            said = f"{labels[0]} {'has the shortest time' if leader.next else 'is the only correct one'}"
+            said = f"{labels[0]} {'has the shortest time' if leader.next else 'has no other to compare with'}"
             ratio, other = (leader.ahead, leader.low, leader.high), leader.next
             if line and base and base is not line and line.vs_baseline != "unclear":
                 ratio, other = (line.speedup, line.speedup_low, line.speedup_high), run.names.impl(base.case)

@@ -368,8 +368,10 @@ class Judge:
             missing += [path for path in self.changed if path not in changed]
         for path in (*missing, *extra):
             result.compared = False
-            text = "missing" if path in missing else "not expected"
-            result.reason = result.reason or f"{path or 'the output'}: {text}"
+            text = f"{path or 'the output'}: {'missing' if path in missing else 'not expected'}"
+            if [*given] == [""] and len(wanted) > 1:
+                text = f"it returns one value; the reference returns {len(wanted)}"
+            result.reason = result.reason or text
         return {path: leaf for path, leaf in given.items() if path in self._own}
 
     def _compare(self, path: Path, expected: object, leaf: object, result: CheckResult) -> str:

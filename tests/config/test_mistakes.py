@@ -305,6 +305,18 @@ def test_a_field_of_an_option_of_the_users_is_found(monkeypatch, tmp_path):
         config.plan(["--config-dir", str(tmp_path), "workload.margin=3"])
 
 
+def test_an_unknown_workload_comes_before_an_option_that_may_be_a_function_of_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    with pytest.raises(BadInput, match=r"^workload=sofmax: no such option; did you mean softmax\?"):
+        config.plan(["workload=sofmax", "impl=fused"])
+    (tmp_path / "mine.py").touch()
+    with pytest.raises(BadInput, match=r"^workload=mine: no such option; write workload=mine\.py for that file$"):
+        config.plan(["workload=mine", "impl=fused"])
+    with pytest.raises(BadInput, match=r"^impl=fused: no such option; one of: "):
+        config.plan(["workload=softmax", "impl=fused"])
+
+
 def test_a_list_where_one_belongs_is_taken(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["runner"])
     plan = config.plan(["columns=[time_us]", "workload.axes={cols:[8,16]}", "-m"])

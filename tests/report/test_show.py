@@ -259,7 +259,7 @@ def test_a_summary_is_a_sentence_per_problem(raced, made, tmp_path, show):
     assert said.splitlines() == [
         "triton is 2.00 ± times as fast as torch: gelu 64 float32",
         "torch is 2.00 ± times as fast as triton: gelu 128 float32",
-        "torch is the only correct one: gelu 256 float32",
+        "torch has no other to compare with: gelu 256 float32",
         "torch and triton cannot be told apart: gelu 512 float32",
         "torch is 3.00 ± times as fast as triton: gelu 64 float16",
     ]
