@@ -170,6 +170,9 @@ def _no_ratio(before: Row, after: Row) -> str:
     if min(before.time_us, after.time_us) <= 0:
         return "one cannot be told from an empty call; take a larger problem"
     seconds = 1e-6 * max(before.time_us, after.time_us) * BATCHES
+    present = max((float(str(measure.fields.get("max_s") or 0)) for measure in after.case.measures), default=0.0)
+    if seconds <= present or "contended" in (before.metrics.get("verdict"), after.metrics.get("verdict")):
+        return "there are no paired rounds of both; repeat it when no other process uses the machine"
     return f"there are no paired rounds, as for slow calls; measure.benchmark.max_s={seconds:.2g} allows them"
 
 

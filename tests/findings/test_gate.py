@@ -40,6 +40,22 @@ def words(*pairs, limit=LIMIT):
 
 
 @pytest.mark.parametrize(
+    ("after", "advice"),
+    [
+        (row(wall_us=1e6), "there are no paired rounds, as for slow calls; measure.benchmark.max_s=10 allows them"),
+        (row(), "there are no paired rounds of both; repeat it when no other process uses the machine"),
+        (row(wall_us=1e6, verdict="contended"), "there are no paired rounds of both; repeat it when no other process "),
+        (row(wall_us=None), "one has no time; add measure=benchmark"),
+        (row(wall_us=0.0), "one cannot be told from an empty call; take a larger problem"),
+    ],
+)
+def test_a_pair_without_a_ratio_says_what_to_do(after, advice):
+    (found,) = decide([pair(after=after, ratio=None)], LIMIT)
+    assert found.word == "unclear"
+    assert found.reason.startswith(f"its times cannot be compared: {advice}")
+
+
+@pytest.mark.parametrize(
     ("slowdown", "half", "word", "code"),
     [
         (0.0, 0.02, "ok", 0),
