@@ -28,6 +28,7 @@ HEAD, TAIL = 1000, 3000  # bytes of a worker's output in a row, from its beginni
 MOST_LOG_BYTES = 2**26  # of the log; of cases that print more, their rows' part is kept
 MOST_BYTES = 2**27  # of a message; a row with all of its samples has some 10 MB
 SEND_S = 10.0  # for a worker to accept a message, which it reads as soon as it has answered
+NEWEST_MARKS: dict[Path, int] = {}  # by log: its size at the last message to any of the workers that share it
 NOT_DUE = "the worker sent an invalid message and was killed"
 
 
@@ -58,7 +59,6 @@ class WorkerProcess:
             self.pid = source.fork(theirs.fileno(), log.fileno(), environment)
         # Readable once the process has ended; None if the system has no pidfds
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
-        self._mark = self._log_size()
         begin = ("cuda" if gpus else "cpu") if measures else ""
         files = str(log_path.parent.absolute() / FILES)
         self.send({"begin": begin, "files": files, "like": like and like.to_record()})
@@ -112,7 +112,8 @@ class WorkerProcess:
 
     def send(self, message: object) -> None:
         """Send ``message``. Raises Gone, also if the worker does not take it within ``SEND_S``."""
-        self._mark = self._log_size()
+        self.cut_log()  # what lies before a mark is kept
+        self._mark = NEWEST_MARKS[self._log_path] = self._log_size()
         if self._pidfd is not None and not self.alive:  # a process that it has forked may hold the channel open
             raise Gone(self.end())
         try:
@@ -195,27 +196,33 @@ class WorkerProcess:
 
     def printed(self) -> str:
         """Return its output since the last message to it; only the beginning and the end of a long output."""
+        return self._since(self._mark).decode(errors="replace")
+
+    def _since(self, mark: int) -> bytes:
         try:
             with open(self._log_path, "rb") as log:
-                size = log.seek(0, os.SEEK_END) - self._mark
-                log.seek(self._mark)
+                size = log.seek(0, os.SEEK_END) - mark
+                log.seek(mark)
                 text = log.read(HEAD)
                 if size > HEAD + TAIL:
                     text += b"\n[...]\n"
                     log.seek(-TAIL, os.SEEK_END)
-                return (text + log.read(TAIL)).decode(errors="replace")
+                return text + log.read(TAIL)
         except FileNotFoundError:  # the user has removed it
-            return ""
+            return b""
 
     def cut_log(self) -> None:
-        """Cut the worker's output since the last message to it out of a log that is too long, but for what rows keep.
+        """Cut the output since the last message to any worker out of a log that is too long, but for what rows keep.
 
-        The log is open for appending, so that the worker goes on at its new end.
+        What ``printed`` returns of each worker stays the same, since no mark is in the part that is cut. The log is
+        open for appending, so that the workers go on at its new end.
         """
-        if (size := self._log_size()) > MOST_LOG_BYTES and size - self._mark > 2 * (HEAD + TAIL):
-            text = self.printed().encode()
+        size = self._log_size()
+        mark = NEWEST_MARKS.get(self._log_path, size)
+        if size > MOST_LOG_BYTES and size - mark > 2 * (HEAD + TAIL):
+            text = self._since(mark)
             with contextlib.suppress(OSError), open(self._log_path, "ab") as log:
-                log.truncate(self._mark)
+                log.truncate(mark)
                 log.write(text)
 
     def _log_size(self) -> int:

@@ -141,3 +141,27 @@ def test_a_signal_to_all_processes_of_a_run_does_not_end_the_zygote(source, tmp_
     os.kill(source.process.pid, number)
     assert source.reap(worker.pid, 60.0) == -signal.SIGKILL
     assert WorkerProcess(source, tmp_path / "log", (), measures=False).alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_a_log_that_workers_share_is_cut_after_the_marks_of_all(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_process, "MOST_LOG_BYTES", 10_000)
+    log = tmp_path / "log"
+    first, second = (WorkerProcess(source, log, (), measures=False) for _ in range(2))
+    first.send({"recall": {}})
+    for text, worker in (("." * 20_000, second), ("second\n", None)):
+        with open(log, "a") as file:  # as either worker prints
+            file.write(text)
+        if worker:
+            worker.send({"recall": {}})
+    before = [worker.printed() for worker in (first, second)]
+    first.cut_log()
+    assert before == [worker.printed() for worker in (first, second)]
+    assert before[1] == "second\n"
+    with open(log, "a") as file:
+        file.write("-" * 20_000)
+    before = [worker.printed() for worker in (first, second)]
+    first.cut_log()
+    assert before == [worker.printed() for worker in (first, second)]
+    assert before[1].startswith("second\n---")
+    assert log.stat().st_size < 20_000
