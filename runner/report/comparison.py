@@ -53,7 +53,7 @@ class ComparisonReport:
         lines += [_described(run, f"{name}: {run.folder}") for name, run in zip(NAMES, self.runs, strict=False)]
         for name, run in zip(names, self.runs[1:], strict=True):
             differs = [f"  {text}" for text in differences(self.runs[0], run, (reference, name))]
-            same = f"{name} and A: no difference is recorded."
+            same = f"{name} and A: machine, versions, sources and settings are the same."
             lines += [f"{name} differs from A in what follows.", *differs] if differs else [same]
         return lines
 
@@ -88,6 +88,10 @@ class ComparisonReport:
                 f"ratio: time over that of {self.comparisons[0].reference}; faster and slower are corrected for "
                 f"{len(pairs)} comparison{'s' * (len(pairs) > 1)} (Holm's method); same: shown to be within 1 %"
             )
+            if self.by is None:
+                notes.append("times are of cases measured alone; the table of a run shows those of its paired rounds")
+        else:
+            notes.append("no case is in both; a case is its workload, which the name in save(name) is, and its fields")
         left_out = [case for comparison in self.comparisons for case in comparison.left_out]
         notes += _listed([(f"left out, {case.reason}", case) for case in left_out], most_listed)
         counts = Counter[str](pair.word for pair in pairs)
