@@ -31,6 +31,7 @@ from .run_comparison import CasePair, compare_runs
 
 MOST_MOVED = 20  # cases listed that are faster or slower than in another run
 NO_WINNER = "no correct result has a time, so none is the fastest."
+LONE = "has no other to compare with"
 TOO_WIDE = "the interval of their ratio includes both; more samples, or replicas=3, would decide"
 NOT_COMPARED = "the times are of different devices or numbers of threads, or one has no interval"
 
@@ -119,10 +120,11 @@ def _summary(leaders: Sequence[Leader], lines: Sequence[Line], names: Names) -> 
     workload, count = leaders[0].case.workload.name, len(leaders)
     if count == 1:
         return f"{workload}: {_sentence(leaders, '', [])}"
-    alone = Counter(leader.fastest[0] for leader in leaders if len(leader.fastest) == 1 and leader.shown)
-    open_ = sum(not leader.shown for leader in leaders)
+    alone, lone = (Counter(leader.fastest[0] for leader in leaders if leader.word == word) for word in ("yes", "only"))
+    open_ = sum(leader.word == "unknown" for leader in leaders)
     tied = sum(len(leader.fastest) > 1 for leader in leaders)
     parts = [f"{label} is the fastest at {number} of {count} problems" for label, number in alone.most_common()]
+    parts += [f"{label} {LONE} at {number} of {count} problems" for label, number in lone.most_common()]
     parts += [f"at {tied} of {count} the fastest are tied"] if tied else []
     parts += [f"at {open_} of {count} the shortest time is not compared with all others"] if open_ else []
     text = f"{workload}: {listed(parts)}."
@@ -159,14 +161,13 @@ def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> st
     mine = [leader for leader in leaders if leader.fastest[0] == labels[0]]
     ahead = [leader for leader in mine if leader.ahead is not None and leader.conclusion in ("faster", "same")]
     tied = sum(len(leader.fastest) > 1 for leader in leaders)
-    shown = all(leader.shown for leader in leaders)
-    first = "is the fastest" if shown else "has the shortest time, but is not compared with every other"
+    words = {leader.word for leader in leaders}
+    first = " or ".join(["is the fastest"] * (words != {"only"}) + [LONE] * ("only" in words))
+    first = "has the shortest time, but is not compared with every other" if "unknown" in words else first
     text = f"{labels[0]} {first}{where}"
     text += f" (tied at {tied} of these {len(leaders)} sizes)" if tied and leaders[1:] else ""
     if not ahead:
-        return (
-            f"{text}, without another one to compare with." if len(leaders) == 1 and not leaders[0].next else f"{text}."
-        )
+        return f"{text}."
     nexts = listed(list(dict.fromkeys(leader.next for leader in ahead)))
     interval = ""
     if all(leader.low is not None for leader in ahead):

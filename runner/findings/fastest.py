@@ -10,7 +10,7 @@ from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
 from ..records.grouping import grouped
 from .chart_data import part, swept
-from .lines import OPPOSITE, Line
+from .lines import OPPOSITE, WINS, Line
 from .names import Names
 from .ratios import bounds
 from .run import Run
@@ -28,8 +28,12 @@ class Leader:
     ahead: float | None = None  # the next one's time over the fastest's
     low: float | None = None  # ends of its 95 % interval
     high: float | None = None
-    shown: bool = True  # that it is the fastest, or tied with it: it was compared with every other
     conclusion: str = ""  # how the fastest is compared to the next: faster | same | unclear; "" if not known
+
+    @property
+    def word(self) -> str:
+        """The value of the column ``fastest`` of the fastest; "no" without one."""
+        return self.line.fastest if self.line else "no"
 
 
 def leaders(run: Run, lines: Sequence[Line], names: Names | None = None) -> list[Leader]:
@@ -48,7 +52,7 @@ def _leader(lines: Sequence[Line], names: Names) -> Leader:
         return Leader(case)
     others = sorted((line for line in rivals if line is not best), key=lambda line: _behind(line, best))
     tied = [line for line in (best, *others) if line is best or line.fastest == "tied"]
-    leader = Leader(case, [names.impl(line.case) for line in tied], best, shown=best.fastest != "unknown")
+    leader = Leader(case, [names.impl(line.case) for line in tied], best)
     if not others:
         return leader
     second, ahead = others[0], math.exp(_behind(others[0], best))
@@ -93,16 +97,17 @@ def ranges_of_winners(leaders: Sequence[Leader], names: Names) -> Iterator[str]:
     for workload in names.axes:
         won = [leader for leader in leaders if leader.case.workload.name == workload and leader.fastest]
         for axis, text, members in series_of(won, names):
-            if axis and len({leader.case.workload.fields[axis] for leader in members}) > 1:
+            if axis and len({leader.case.workload.fields[axis] for leader in members if leader.word in WINS}) > 1:
                 yield f"{workload} {axis}{f' ({text})' if text else ''}: {', '.join(_ranges(members, axis))}"
 
 
 def _ranges(leaders: Sequence[Leader], axis: str) -> Iterator[str]:
-    """Yield who is fastest from which size to which."""
-    stretches = segments(leaders)
+    """Yield who is fastest from which size to which; a size where no win is shown interrupts a stretch."""
+    stretches = segments([leader if leader.word in WINS else replace(leader, fastest=()) for leader in leaders])
     for place, (labels, members) in enumerate(stretches):
         first, last = (leader.case.workload.fields[axis] for leader in (members[0], members[-1]))
         where = f"at {first}" if first == last else f"from {first} to {last}"
         if stretches[1:] and place in (0, len(stretches) - 1):
             where = f"from {first}" if place else f"up to {last}"
-        yield f"{' or '.join(labels)} {where}"
+        if labels:
+            yield f"{' or '.join(labels)} {where}"

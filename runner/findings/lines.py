@@ -20,7 +20,7 @@ from .ratios import bounds, by_key, inverse, row_in_rounds, time_ratio
 from .replicas import between_pct, merge_replicas, replicas_by_case
 from .validity import is_correct, may_win
 
-WINS = ("yes", "tied", "only")  # values of the column ``fastest``
+WINS = ("yes", "tied")  # values of the column ``fastest``: a case without a rival does not win
 
 
 @dataclass(frozen=True)

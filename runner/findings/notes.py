@@ -56,7 +56,9 @@ def footnotes(lines: Sequence[Line], names: Names) -> Iterator[str]:
         cases = and_more([line for line, _ in members], names)
         yield f"{cases}: the speed-up compares two separate times, not paired rounds{f'; {reason}' if reason else ''}"
     launch_bound = [line for line in lines if line.launch_bound and may_win(line.row) and line.value("pipelined_us")]
-    problems = grouped(launch_bound, lambda line: line.case.problem).values()
+    won = {line.case.problem for line in launch_bound if line.fastest in WINS}
+    contested = [line for line in launch_bound if line.case.problem in won]
+    problems = grouped(contested, lambda line: line.case.problem).values()
     for text, alike in grouped(problems, lambda problem: _winners(problem, names)).items():
         yield f"{names.heading(alike[0][0].case)}{how_many_more(alike)}: fastest {text}"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ..findings.lines import Line
+from ..findings.lines import WINS, Line
 from ..findings.names import Names
 from ..findings.notes import ALONE, footnotes, mixed, row_notes
 from ..findings.run import Run
@@ -55,7 +55,7 @@ def table_of(lines: Sequence[Line], names: Names, chosen: Sequence[str] = ()) ->
         groups.append((names.heading(line.case), [row, *(row for _, row in others)]))
     marks: dict[int, dict[int, Mark]] = {}
     for number, line in enumerate(lines):
-        if line.fastest in ("yes", "tied"):
+        if line.fastest in WINS:
             marks[number] = {0: "best"}
         if verdicts[number] != "ok":
             marks[number] = {**marks.get(number, {}), last: "bad" if line.row.failed else "odd"}

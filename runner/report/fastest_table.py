@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..findings.conclusion import LONE
 from ..findings.fastest import leaders, ranges_of_winners
 from ..findings.lines import Line
 from ..findings.names import Names
@@ -27,7 +28,7 @@ def fastest_table(run: Run, lines: Sequence[Line]) -> Table:
     """Return one row per problem, and below them where another implementation becomes the fastest."""
     every, rows = leaders(run, lines), []
     for leader in every:
-        mark, labels = MARKS[leader.line.fastest if leader.line else "no"], ", ".join(leader.fastest)
+        mark, labels = MARKS[leader.word], ", ".join(leader.fastest)
         time_us = leader.line.shown.time_us if leader.line else None
         figures = [figure(time_us, "us"), factor(leader.ahead, 3), factors(leader.low, leader.high)]
         first = [run.names.heading(leader.case), f"{mark} {labels}" if labels else NONE]
@@ -47,7 +48,7 @@ def summary(run: Run, lines: Sequence[Line]) -> Iterator[str]:
         labels, line, base = leader.fastest, leader.line, bases.get(leader.case.problem)
         said = f"{' and '.join(labels)} cannot be told apart" if labels else NONE
         if len(labels) == 1:
-            said = f"{labels[0]} {'has the shortest time' if leader.next else 'has no other to compare with'}"
+            said = f"{labels[0]} {'has the shortest time' if leader.next else LONE}"
             ratio, other = (leader.ahead, leader.low, leader.high), leader.next
             if line and base and base is not line and line.vs_baseline != "unclear":
                 ratio, other = (line.speedup, line.speedup_low, line.speedup_high), run.names.impl(base.case)

@@ -26,7 +26,7 @@ from ..device.git import git
 from ..device.processes import ROOT
 from ..findings.conclusion import Conclusion, conclude, together
 from ..findings.kept_files import kept_files, read_kept
-from ..findings.lines import Line
+from ..findings.lines import WINS, Line
 from ..findings.names import Names
 from ..findings.notes import footnotes, reason_of
 from ..findings.run import Run, joint, run_names
@@ -233,7 +233,7 @@ class _Page:
         reason = reason_of(row) or (f"not measured: {more}" if (more := row.metrics.get("not_measured")) else "")
         label = f'<th scope=row data-v="{escape(self.names.impl(case))}">{escape(first.strip())}'
         command = f"<td><button type=button class=copy>copy</button> <code>{escape(command)}</code>"
-        mark = f" class={line.fastest}" if line.fastest in ("yes", "tied") else ""
+        mark = f" class={line.fastest}" if line.fastest in WINS else ""
         return f"<tr{mark}>{label}{''.join(cells)}<td class=why>{escape(reason)}{command}\n"
 
     def charts(self) -> Iterator[str]:

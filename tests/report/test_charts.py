@@ -180,6 +180,18 @@ def test_the_conclusion_says_where_the_fastest_changes(run, made):
     assert found.unclear == []
 
 
+def test_the_conclusion_calls_none_the_fastest_without_a_rival(run, made):
+    rows = [made.timed(made.case("gelu", "torch", {"cols": cols}), 2.0) for cols in (64, 128, 256)]
+    (gelu,) = conclude(run(rows)).findings
+    assert gelu.summary == "gelu: torch has no other to compare with at 3 of 3 problems."
+    assert [*gelu.details] == ["torch has no other to compare with from cols=64 to 256."]
+    (single,) = conclude(run(rows[:1], "12-00-01-one")).findings
+    assert single.summary == "gelu: torch has no other to compare with."
+    rows += [made.timed(made.case("gelu", "naive", {"cols": 64}), 9.0, samples=20, converged=True)]
+    (gelu,) = conclude(run(rows, "12-00-02-two")).findings
+    assert "torch has no other to compare with at 2 of 3 problems" in gelu.summary
+
+
 def test_the_conclusion_says_what_is_unclear_and_why(run, made):
     rows = [
         made.timed(made.case("gelu", impl, {"cols": 8}), us, **{"samples": 20, "converged": True} | more)

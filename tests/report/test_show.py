@@ -251,6 +251,13 @@ def test_fastest_is_a_line_per_problem_with_the_lead_and_where_it_changes_hands(
     assert "| gelu cols=64 dtype=float32 | ★ triton | 1 us |" in show(folder, "--fastest", "--format", "md")
 
 
+def test_a_size_without_a_rival_is_in_no_range_of_a_winner(raced, made, tmp_path, show):
+    rows = {cols: {"torch": 2.0, "triton": 1.0} for cols in (64, 128, 512)} | {256: {"triton": 1.0}}
+    assert show(raced(rows), "--fastest").endswith("\ngelu cols: triton up to 128, triton from 512\n")
+    lone = [made.timed(made.case("gelu", "torch", {"cols": cols}), 2.0) for cols in (64, 128, 256)]
+    assert "gelu cols:" not in show(made.finished(tmp_path / "d" / "00-00-00-lone", lone), "--fastest")
+
+
 def test_a_summary_is_a_sentence_per_problem(raced, made, tmp_path, show):
     rows = {64: {"torch": 2.0, "triton": 1.0, "naive": 9.0}, 128: {"torch": 2.0, "triton": 4.0}, 256: {"torch": 2.0}}
     rows[512] = {"torch": 2.0, "triton": 2.0004}

@@ -105,7 +105,7 @@ class Content:
             for line in lines:
                 if line.speedup is not None and line.row.status == "ok":
                     figures[f"{key}/speedup/{self.names.impl(line.case)}"] = finite(line.speedup)
-            if fastest := [line for line in lines if line.fastest in WINS]:  # several if they are tied
+            if fastest := [line for line in lines if line.fastest in (*WINS, "only")]:  # several if they are tied
                 figures[f"{key}/fastest"] = ", ".join(self.names.impl(line.case) for line in fastest)
                 figures[f"{key}/fastest_us"] = finite(min(line.time_us or 0.0 for line in fastest))
         if wins := self._wins(self.lines):
