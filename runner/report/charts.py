@@ -262,7 +262,9 @@ def _rooflines(drawn: Sequence[tuple[str, Line]], names: Names, look: Look) -> I
         ]
         if peaks.bytes_per_s or peaks.flop_per_s:
             title, spec = f"Roofline of {group}; measured peak: {peaks.text}", look.roofline(data, peaks)
-            yield Chart(slug(f"roofline-{group}"), title, "roofline", group, "", "", data, spec)
+            told = ((name, names.constant(name)) for name in dict.fromkeys(str(point["workload"]) for point in data))
+            subtitle = " · ".join(f"{name}: {fields}" for name, fields in told if fields)
+            yield Chart(slug(f"roofline-{group}"), title, "roofline", group, "", subtitle, data, spec)
 
 
 def _device_and_type(line: Line) -> str:

@@ -66,6 +66,19 @@ def test_a_roofline_has_the_peak_that_its_rows_were_compared_with(run, made_up):
     assert all(point["rate"] <= made_up.TFLOPS["bfloat16"] * 1e12 for point in found.data)
 
 
+def test_a_roofline_names_the_sizes_that_all_its_cases_have(run, made_up):
+    rows = list(made_up.rows(only="matmul", hostile=False))
+    (found,) = [
+        chart
+        for chart in charts([run([row for row in rows if row.case.workload == rows[0].case.workload])])
+        if chart.kind == "roofline"
+    ]
+    fields = rows[0].case.workload.fields
+    assert found.subtitle.startswith("matmul: ")
+    assert fields.keys() >= {"size", "dtype"}
+    assert all(f"{name}={fields[name]}" in found.subtitle for name in ("size", "dtype"))
+
+
 def test_there_is_no_roofline_without_a_measured_peak(folder):
     assert {chart.kind for chart in charts([read_run(folder)])} == {"time", "rate", "speedup"}
 
