@@ -294,8 +294,9 @@ def test_a_file_that_both_revisions_read_from_the_working_tree_leaves_the_gate_u
 
 def test_a_kernel_below_the_top_imports_from_the_top_and_is_watched_there(runner, changed):
     words = ("gate", "--against", "HEAD", "--max-slowdown", "400%", "--repeat", "0", *GRID, "impl.path=ops.py:add")
-    first = runner(*words, cwd="below")
-    assert first.returncode == 0, first.stdout + first.stderr
+    first = runner(*words, cwd="below")  # beside other processes a call of 1 us may take ten times as long
+    assert first.stdout.endswith("(1 compared with HEAD)\n"), first.stdout + first.stderr
+    assert "failing" not in first.stdout
     unknown = "no earlier run under outputs has recorded the files that they use"
     assert first.stdout.startswith(f"gate: measuring 1 without a known change: {unknown}\n")
     assert runner(*words, cwd="below").stdout.endswith("(0 compared with HEAD, 1 skipped)\n")
