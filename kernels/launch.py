@@ -40,9 +40,9 @@ from torch import Tensor
 MOST = 1024  # plans of a function; the oldest one goes first
 LINE = 128  # bytes: two addresses look the same if they are equal modulo this, the largest that a kernel asks for
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
-ALLOCATES = (torch.empty, torch.empty_like)
+EMPTY = (torch.empty, torch.empty_like)
 # What code of torch.compile calls: sizes, strides and dtype, on the current GPU. It takes half the time of torch.empty.
-_ALLOCATE: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+_empty_strided: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 SIMPLE = frozenset({NoneType, bool, int, float, str, tuple})
 
 Again = Callable[[list[int], int], object]  # launch on the addresses of all tensors of a call, and on a stream
@@ -263,8 +263,8 @@ class Recording:
         except Unplanned:
             self.possible = False
             return
-        if make in ALLOCATES and _ALLOCATE and type(result) is Tensor and result.is_cuda and not result.requires_grad:
-            make, dropped = _ALLOCATE, [tuple(result.shape), result.stride(), result.dtype]
+        if make in EMPTY and _empty_strided and type(result) is Tensor and result.is_cuda and not result.requires_grad:
+            make, dropped = _empty_strided, [tuple(result.shape), result.stride(), result.dtype]
             options, places = {}, []
         self.steps.append((None, make, dropped, options, places))
         if isinstance(result, Tensor):

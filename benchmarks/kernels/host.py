@@ -33,7 +33,7 @@ from torch import Tensor
 from benchmarks.common import load_average, page, publish, table
 from runner.device import identity
 from runner.kernels.unsupported import Unsupported
-from runner.measure.inspect.programs import replaced
+from runner.records.replaced import replaced
 from runner.store import run_folder
 
 CALLS = 50  # back to back: a stream takes about a thousand launches before the caller waits

@@ -14,17 +14,18 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from pathlib import Path
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 
 from pandas import DataFrame, concat
 
 from benchmarks.common import load_average, page, publish, run, table, word
 from runner.api.frame import load
+from runner.timing.statistics import survival
 
 TIED = 2.0
-SPREAD = NormalDist().inv_cdf(0.995) * 1.11  # of Student's t with 19 degrees of freedom
+OUTSIDE = 0.005  # beyond each end of a 99 % interval
 
 
 def main() -> int:
@@ -49,8 +50,20 @@ def main() -> int:
 def interval(speedups: Sequence[float]) -> tuple[float, float, float]:
     """Return the geometric mean and a 99 % interval of it."""
     logs = [log(value) for value in speedups]
-    middle, half = fmean(logs), SPREAD * stdev(logs) / sqrt(len(logs)) if len(logs) > 1 else float("inf")
+    middle = fmean(logs)
+    if len(logs) < 2:
+        return exp(middle), 0.0, inf
+    half = quantile(len(logs) - 1) * stdev(logs) / sqrt(len(logs))
     return exp(middle), exp(middle - half), exp(middle + half)
+
+
+def quantile(freedom: int) -> float:
+    """Return the t beyond which ``OUTSIDE`` of Student's distribution lies."""
+    low, high = 0.0, 100.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if survival(middle, freedom) > OUTSIDE else (low, middle)
+    return high
 
 
 def report(frames: Sequence[DataFrame], seconds: Sequence[float]) -> tuple[str, bool]:

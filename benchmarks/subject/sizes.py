@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from multiprocessing import get_context
 from typing import Any
 
@@ -27,13 +28,20 @@ def operation(path: str, fields: Mapping[str, Any]) -> Any:
 def smaller(file: own_file.OwnFile, limit: int) -> dict[str, Any]:
     """Return values of the fields with which the task needs at most ``limit`` bytes, or as few as can be found.
 
-    They are found in another process, since torch may end it.
+    They are found in another process, since torch may end it: then once more in a new one, as an earlier task may have
+    been the cause.
     """
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+    for _ in range(2):
         try:
-            return process.submit(_smaller, file.path, limit).result()
+            return _process().submit(_smaller, file.path, limit).result()
         except BrokenProcessPool:
-            return dict(file.fields)
+            _process.cache_clear()
+    return dict(file.fields)
+
+
+@cache
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, get_context("spawn"))
 
 
 def _smaller(path: str, limit: int) -> dict[str, Any]:

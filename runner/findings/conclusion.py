@@ -162,8 +162,11 @@ def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> st
     ahead = [leader for leader in mine if leader.ahead is not None and leader.conclusion in ("faster", "same")]
     tied = sum(len(leader.fastest) > 1 for leader in leaders)
     words = {leader.word for leader in leaders}
-    first = " or ".join(["is the fastest"] * (words != {"only"}) + [LONE] * ("only" in words))
-    first = "has the shortest time, but is not compared with every other" if "unknown" in words else first
+    first = LONE if words == {"only"} else "is the fastest"
+    if "unknown" in words:
+        first = "has the shortest time, but is not compared with every other"
+    elif words > {"only"}:
+        first = f"is the fastest or {LONE}"
     text = f"{labels[0]} {first}{where}"
     text += f" (tied at {tied} of these {len(leaders)} sizes)" if tied and leaders[1:] else ""
     if not ahead:

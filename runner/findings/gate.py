@@ -170,8 +170,8 @@ def _no_ratio(before: Row, after: Row) -> str:
     if min(before.time_us, after.time_us) <= 0:
         return "one cannot be told from an empty call; take a larger problem"
     seconds = 1e-6 * max(before.time_us, after.time_us) * BATCHES
-    present = max((float(str(measure.fields.get("max_s") or 0)) for measure in after.case.measures), default=0.0)
-    if seconds <= present or "contended" in (before.metrics.get("verdict"), after.metrics.get("verdict")):
+    verdicts = before.metrics.get("verdict"), after.metrics.get("verdict")
+    if "contended" in verdicts or seconds <= (_benchmark(after).get("max_s") or 0.0):
         return "there are no paired rounds of both; repeat it when no other process uses the machine"
     return f"there are no paired rounds, as for slow calls; measure.benchmark.max_s={seconds:.2g} allows them"
 
@@ -226,14 +226,18 @@ def _advice(pair: BeforeAfter, ratio: Ratio, limit: float) -> str:
     longer = sampling**2 / left
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"
-    longer, measures = max(longer, 1.0), pair.after.case.measures if pair.after else ()
-    fields: Mapping[str, Any] = next((each.fields for each in measures if each.name == "benchmark"), {})
+    longer, fields = max(longer, 1.0), _benchmark(pair.after)
     processes = f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * pair.processes))}"
     if pair.processes > 1 or not {"paired_rounds", "max_s"} <= fields.keys():
         return processes
     rounds = math.ceil(longer * float(fields["paired_rounds"]))
     seconds = longer * float(fields["max_s"])
     return f"{processes}, or measure.benchmark.max_s={seconds:.2g} measure.benchmark.paired_rounds={rounds}"
+
+
+def _benchmark(row: Row | None) -> Mapping[str, Any]:
+    """Return the fields of the benchmark of the case; none without one."""
+    return next((each.fields for each in (row.case.measures if row else ()) if each.name == "benchmark"), {})
 
 
 def again(findings: Sequence[GateDecision]) -> list[int]:

@@ -22,7 +22,6 @@ ARGS = "args."  # begins the fields of an implementation that are arguments of i
 RECORDED = re.compile(r"(.+)@([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)  # a field rev: its name as typed, and its commit
 
 OTHERWISE = re.compile(r"\de[-+]|NaN|Infinity")  # floats that json and orjson may write in two ways
-
 BENCH = "bench"  # the measurement of what ``runner.bench`` has measured in a program, for which there is no command
 
 

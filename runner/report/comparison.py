@@ -91,7 +91,7 @@ class ComparisonReport:
             if self.by is None:
                 notes.append("times are of cases measured alone; the table of a run shows those of its paired rounds")
         else:
-            notes.append("no case is in both; a case is its workload, which the name in save(name) is, and its fields")
+            notes.append("no case is in both runs; runs of bench have cases in common if save() got the same name")
         left_out = [case for comparison in self.comparisons for case in comparison.left_out]
         notes += _listed([(f"left out, {case.reason}", case) for case in left_out], most_listed)
         counts = Counter[str](pair.word for pair in pairs)

@@ -14,7 +14,7 @@ from ..findings.notes import TIED
 from ..findings.run import Run
 from ..records.case import CaseRecord
 from ..records.encoding import encodable
-from ..records.figures import factor, factors, figure
+from ..records.figures import factor, factors, figure, listed
 from ..records.options import option_defaults
 from .case_table import MARKS
 from .console import FILE_WIDTH
@@ -46,7 +46,7 @@ def summary(run: Run, lines: Sequence[Line]) -> Iterator[str]:
     bases = {line.case.problem: line for line in lines if line.baseline}
     for leader in leaders(run, lines):
         labels, line, base = leader.fastest, leader.line, bases.get(leader.case.problem)
-        said = f"{' and '.join(labels)} cannot be told apart" if labels else NONE
+        said = f"{listed(labels)} cannot be told apart" if labels else NONE
         if len(labels) == 1:
             said = f"{labels[0]} {'has the shortest time' if leader.next else LONE}"
             ratio, other = (leader.ahead, leader.low, leader.high), leader.next

@@ -189,7 +189,7 @@ def _points(series: Series, data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _changes(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the layers of the lines of lasting changes of a series, and of the words beside them."""
+    """Return the layers that mark the lasting changes of a series: a line and a few words for each."""
     x = {"field": "run", "type": "ordinal"}
     rule = {"type": "rule", "strokeDash": [5, 4], "color": CHANGED}
     text = {"type": "text", "align": "left", "dx": 4, "baseline": "top", "color": CHANGED, "fontWeight": "bold"}

@@ -78,27 +78,30 @@ class Floats:
         """Turn what the draws add up to into limits."""
         stored = torch.float64 if self.dtype == torch.float64 else torch.float32  # of limits, which need few digits
         self._cap, self._spread = (aten.empty_like(self._value, dtype=stored) for _ in range(2))
-        self._columns = aten.mean_dim(self._variance, [0], True) / self._draws
+        columns = aten.mean_dim(self._variance, [0], True) / self._draws
         squared, fourth, size, own = (_Scales(self._value) for _ in range(4))
         for place, value in _chunks(self._value):
             variance = aten.div(aten.slice(self._variance, 0, *place), self._draws)
             if self._draws < FULL:
                 self._pool(variance)
             error, square = self._error_of(self._own, place), aten.square(value)
-            self._limit(place, variance, aten.abs(value), aten.abs(error))
+            self._limit(place, variance, columns, aten.abs(value), aten.abs(error))
             squared.add(place, square)
             fourth.add(place, aten.square(square))
             size.add(place, aten.abs(value))
             own.add(place, aten.mul(value, error))
-        del self._variance, self._columns
+        del self._variance
         self._squares = squared.blocks()
         sums = [each.blocks() for each in (squared, fourth, size, own)]
         for name, block in self._scales.items():
             self._scales[name] = self._scale_limit(block / self._draws, *(blocks[name] for blocks in sums))
 
-    def _limit(self, place: tuple[int, int], variance: Tensor, size: Tensor, own: Tensor) -> None:
-        """Set what each element of some rows may differ by, and the standard deviation that is to be expected."""
-        shared = aten.clamp(aten.mean_dim(variance, [1], True), None, self._columns)
+    def _limit(self, place: tuple[int, int], variance: Tensor, columns: Tensor, size: Tensor, own: Tensor) -> None:
+        """Set what each element of some rows may differ by, and the standard deviation that is to be expected.
+
+        ``columns``: the mean variance of each column.
+        """
+        shared = aten.clamp(aten.mean_dim(variance, [1], True), None, columns)
         unseen = aten.logical_and(aten.eq(variance, 0.0), aten.eq(size, 0.0))
         variance = aten.where(unseen, aten.mul(shared, UNSEEN), variance)
         own = aten.clamp(aten.sub(own, aten.mul(size, self._unit)), 0.0)
