@@ -33,8 +33,9 @@ ROUNDED = {True: (2.0, 0.6, 0.25), False: (16.0, 2.0, 64.0)}
 SUBNORMAL = {torch.float16: 2.0**-24, torch.float8_e4m3fn: 2.0**-9, torch.float8_e5m2: 2.0**-16}
 FULL = 8  # draws from which the spread of each element is known well enough alone
 ADJACENT = 16  # with fewer draws, elements whose spread is used together
-# A zero that no draw changes, as where relu cuts off, may be one that another draw would change: it has this share of
-# the mean variance of its row or of its column, whichever is less.
+# Where a function cuts off, as relu does, an element may be one that no draw changes and another would. Such a value is
+# zero or, after a bias, the least or greatest of its row or column. It has at least this share of the mean variance of
+# the others in its row or in its column, whichever is less.
 UNSEEN = 1 / 16
 PARTS = 16
 CHUNK = {"cpu": 2**19}  # elements in work at once: in the cache of a CPU
@@ -78,14 +79,16 @@ class Floats:
         """Turn what the draws add up to into limits."""
         stored = torch.float64 if self.dtype == torch.float64 else torch.float32  # of limits, which need few digits
         self._cap, self._spread = (aten.empty_like(self._value, dtype=stored) for _ in range(2))
-        columns = aten.mean_dim(self._variance, [0], True) / self._draws
+        cut = _cut(self._value)
+        columns = _mean_of_others(self._variance, cut, 0) / self._draws
         squared, fourth, size, own = (_Scales(self._value) for _ in range(4))
         for place, value in _chunks(self._value):
             variance = aten.div(aten.slice(self._variance, 0, *place), self._draws)
             if self._draws < FULL:
                 self._pool(variance)
             error, square = self._error_of(self._own, place), aten.square(value)
-            self._limit(place, variance, columns, aten.abs(value), aten.abs(error))
+            self._allow_for_cuts(variance, columns, aten.slice(cut, 0, *place))
+            self._limit(place, variance, aten.abs(value), aten.abs(error))
             squared.add(place, square)
             fourth.add(place, aten.square(square))
             size.add(place, aten.abs(value))
@@ -96,14 +99,13 @@ class Floats:
         for name, block in self._scales.items():
             self._scales[name] = self._scale_limit(block / self._draws, *(blocks[name] for blocks in sums))
 
-    def _limit(self, place: tuple[int, int], variance: Tensor, columns: Tensor, size: Tensor, own: Tensor) -> None:
-        """Set what each element of some rows may differ by, and the standard deviation that is to be expected.
+    def _allow_for_cuts(self, variance: Tensor, columns: Tensor, cut: Tensor) -> None:
+        """Let elements of some rows that may be ``cut`` off have a share of what their row and column vary by."""
+        shared = _finite(aten.clamp(_mean_of_others(variance, cut, 1), None, columns))
+        aten.copy_(variance, aten.where(cut, aten.clamp(variance, aten.mul(shared, UNSEEN)), variance))
 
-        ``columns``: the mean variance of each column.
-        """
-        shared = aten.clamp(aten.mean_dim(variance, [1], True), None, columns)
-        unseen = aten.logical_and(aten.eq(variance, 0.0), aten.eq(size, 0.0))
-        variance = aten.where(unseen, aten.mul(shared, UNSEEN), variance)
+    def _limit(self, place: tuple[int, int], variance: Tensor, size: Tensor, own: Tensor) -> None:
+        """Set what each element of some rows may differ by, and the standard deviation that is to be expected."""
         own = aten.clamp(aten.sub(own, aten.mul(size, self._unit)), 0.0)
         cap = aten.add(aten.mul(size, self._bound * self._unit), aten.mul(own, OWN))
         cap = aten.add(aten.add(cap, aten.sqrt(variance), alpha=CAP), self._tiny)
@@ -300,6 +302,22 @@ def _matrix(tensor: Tensor) -> Tensor:
     columns = tensor.shape[-1] if tensor.dim() else 1
     matrix: Tensor = aten.reshape(aten.detach(tensor), [tensor.numel() // columns if columns else 0, columns])
     return aten._to_copy(matrix, dtype=torch.float32) if matrix.element_size() == 1 else matrix  # for arithmetic
+
+
+def _cut(value: Tensor) -> Tensor:
+    """Return where a function may have cut off: zeros, and the least and greatest elements of each row and column."""
+    cut = aten.eq(value, 0.0)
+    for dim in (dim for dim in (0, 1) if value.numel() and value.shape[dim] > 1):
+        for extreme in (aten.amin(value, [dim], True), aten.amax(value, [dim], True)):
+            aten.logical_or_(cut, aten.eq(value, extreme))
+    return cut
+
+
+def _mean_of_others(variance: Tensor, cut: Tensor, dim: int) -> Tensor:
+    """Return the mean variance along ``dim`` of the elements that are not ``cut``, infinite where there are none."""
+    others = aten.sum_dim(aten.logical_not(cut), [dim], True)
+    mean = aten.div(aten.sum_dim(aten.masked_fill(variance, cut, 0.0), [dim], True), others)
+    return aten.nan_to_num(mean, inf, inf)  # type: ignore[no-any-return]
 
 
 def _chunks(matrix: Tensor) -> Iterator[tuple[tuple[int, int], Tensor]]:

@@ -589,6 +589,38 @@ def test_an_element_that_relu_cuts_off_may_be_one_that_another_order_of_sums_doe
     assert judge.check(right).err_over_tol > 10
 
 
+def relu_and_bias(y, bias):
+    return torch.relu(y) + bias
+
+
+def clamp_and_scale(y, bias):
+    return -2 * torch.clamp(y, -0.1, 0.2) + bias
+
+
+def pool_and_bias(y, bias):
+    return F.max_pool2d(F.relu6(y), 2) + bias
+
+
+@pytest.mark.parametrize(
+    ("cut", "seed"),
+    [(relu_and_bias, 2), (relu_and_bias, 11), (clamp_and_scale, 14), (pool_and_bias, 11), (pool_and_bias, 3)],
+)
+def test_what_a_function_cuts_off_before_a_bias_may_differ_too(cut, seed):
+    def function(x, weight, bias):
+        return cut(F.conv2d(x, weight), bias)
+
+    torch.manual_seed(seed)
+    given = torch.rand(1, 64, 28, 28), (torch.rand(32, 64, 3, 3) - 0.5) / 12, torch.randn(32, 1, 1)
+    judge = Judge(function, given, tf32=True)
+    for half in (0, 0x1000):  # hardware cuts off the 13 last bits of a factor, or rounds
+        factors = [(((x.view(torch.int32) + half) >> 13) << 13).view(torch.float32) for x in given[:2]]
+        result = judge.check(function(*factors, given[2]))
+        assert result.correct, result.reason  # of ten, one was 70 times what was allowed
+    wrong = function(*given)
+    wrong[0, 1] += 0.01
+    assert not judge.check(wrong).correct
+
+
 def with_mask(x):
     return torch.cat([1000 * x.sum(-1, keepdim=True).expand(-1, 4), (x > 0).to(x.dtype)], -1)
 
