@@ -37,9 +37,13 @@ MODULES = (
     "kernel_runner.worker.again",
     "kernel_runner.report.wandb.record",
     "kernel_runner.report.wandb.workspace",
+    "kernel_runner.cli.tasks",
     "wandb",
+    "pytest",
 )
 TOPS = ("runner", "kernel_runner")  # both names of the package
+SITE = "sitecustomize"  # the module that a cold start imports
+OWN = ("runner", f"{SITE}.py")  # what a folder of PYTHONPATH has that puts no package in the place of another
 REAL = subprocess.Popen
 
 
@@ -49,12 +53,12 @@ def forkable(args: object, env: Mapping[str, str] | None) -> bool:
     if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
         return False
     given = dict(os.environ if env is None else env)
-    changed = {name for name in {*given, *BASE} if given.get(name) != BASE.get(name)}
+    changed = {name for name in {*given, *BASE} if name.startswith(AT_START) and given.get(name) != BASE.get(name)}
     paths = {*given.get("PYTHONPATH", "").split(os.pathsep)} - {*BASE.get("PYTHONPATH", "").split(os.pathsep)}
     paths -= {"", os.curdir}
-    if not all(os.path.isdir(os.path.join(path, "runner")) for path in paths):  # packages in place of others
+    if not all(any(os.path.exists(os.path.join(path, name)) for name in OWN) for path in paths):  # of other packages
         return False
-    return not any(name.startswith(AT_START) for name in changed - {"PYTHONPATH", "PYTHONUNBUFFERED"})
+    return changed <= {"PYTHONPATH", "PYTHONUNBUFFERED"}
 
 
 class Forked(REAL):  # type: ignore[type-arg]
@@ -129,6 +133,9 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
             *(one for one in PATH if one not in path),
         ]
         importlib.invalidate_caches()
+        if any(os.path.exists(os.path.join(folder, f"{SITE}.py")) for folder in path):
+            sys.modules.pop(SITE, None)
+            importlib.import_module(SITE)
         for name in [name for name in sys.modules if name.partition(".")[0] in TOPS]:
             del sys.modules[name]
         atexit._clear()
@@ -216,6 +223,7 @@ LOCK = threading.Lock()
 BASE: Mapping[str, str] = {}
 PATH: list[str] = []
 ADDRESS = "PRELOADED_ADDRESS"  # in the environment of all processes of one pytest session
+STARTED_WITH = "PRELOADED_STARTED_WITH"  # and what the environment had AT_START
 SERVER: list[socket.socket] = []
 
 
@@ -223,9 +231,17 @@ def install() -> None:
     """From now on, in this process. The one that forks starts when it is first wanted, and serves all of a session."""
     global BASE
     os.environ.setdefault(ADDRESS, f"runner-tests-{os.getpid()}")
-    BASE = dict(os.environ)
+    at_start = {name: value for name, value in os.environ.items() if name.startswith(AT_START)}
+    BASE = dict(os.environ) | json.loads(os.environ.setdefault(STARTED_WITH, json.dumps(at_start)))
     if sys.platform == "linux":
         subprocess.Popen = Elsewhere  # type: ignore[misc]
+
+
+def stand_in() -> str:
+    """The first lines of a program that stands in for a profiler: a command of the runner that it starts is forked."""
+    _server()  # of this process: that of the stand-in would end with it
+    imported = f"import sys\nsys.path.append({os.path.dirname(__file__)!r})\nimport preloaded"
+    return f"#!{sys.executable}\n{imported}\npreloaded.install()"
 
 
 def _server() -> socket.socket:

@@ -106,7 +106,7 @@ class Session:
             raise BadInput(f"{self.folder}: cannot write there: {error.strerror or error}") from None
 
     def read_sources(self) -> None:
-        """Compute fingerprints and provenance of the cases to run, in 0.1 s, before a GPU waits for the first."""
+        """Compute fingerprints and provenance of the cases to run before a GPU waits for the first."""
         for case in self.cases:
             self.fingerprints.of(case)
             self._provenance(case)

@@ -22,32 +22,38 @@ def get_inputs(): return [torch.rand(rows, width{device})]
 OWN = "import torch\ndef inputs(n=3): return torch.ones(n)\ndef reference(x): return x[: int(x.sum())]\n"
 
 
+FILES = {
+    "1_norm.py": TASK.format(line="", device=""),
+    "2_large.py": TASK.format(line="", device="").replace("2, 1024", "2**30, 2**20"),
+    "3_gpu.py": TASK.format(line="", device=", device='cuda:0'"),
+    "4_either.py": TASK.format(line="", device=", device='cuda' if torch.cuda.is_available() else 'cpu'"),
+    "5_package.py": TASK.format(line="import a_missing_package", device=""),
+    "6_exit.py": TASK.format(line="raise SystemExit('no')", device=""),
+    "7_broken.py": TASK.format(line="def (", device=""),
+    "8_value.py": OWN,
+    "9_crash.py": TASK.format(line="import ctypes; ctypes.string_at(0)", device=""),
+    "10_after.py": TASK.format(line="", device=""),
+}
+
+
 @pytest.fixture
-def listed(tmp_path, monkeypatch, capsys):
+def table(tmp_path, monkeypatch, capsys):
+    """``table(files)``: the lines about them, by their first word."""
     monkeypatch.setattr(gpus, "visible", list)
     monkeypatch.chdir(tmp_path)
-    files = {
-        "1_norm.py": TASK.format(line="", device=""),
-        "2_large.py": TASK.format(line="", device="").replace("2, 1024", "2**30, 2**20"),
-        "3_gpu.py": TASK.format(line="", device=", device='cuda:0'"),
-        "4_either.py": TASK.format(line="", device=", device='cuda' if torch.cuda.is_available() else 'cpu'"),
-        "5_package.py": TASK.format(line="import a_missing_package", device=""),
-        "6_exit.py": TASK.format(line="raise SystemExit('no')", device=""),
-        "7_broken.py": TASK.format(line="def (", device=""),
-        "8_value.py": OWN,
-        "9_crash.py": TASK.format(line="import ctypes; ctypes.string_at(0)", device=""),
-        "10_after.py": TASK.format(line="", device=""),
-    }
-    for name in ("torch", "selectors", "numpy", "pickle"):  # modules of these names in the folder of the tasks
-        (tmp_path / f"{name}.py").write_text("print('mine'); raise RuntimeError")
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    assert tasks.main(["."]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    return {line.split()[0].removeprefix("./"): " ".join(line.split()[1:]) for line in lines}
+
+    def lines(files):
+        for name, text in files.items():
+            (tmp_path / name).write_text(text)
+        assert tasks.main(["."]) == 0
+        printed = map(str.split, capsys.readouterr().out.splitlines())
+        return {first.removeprefix("./"): " ".join(others) for first, *others in printed}
+
+    return lines
 
 
-def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(listed):
+def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(table):
+    listed = table(FILES)
     # 2 x 1024 numbers; weight, bias, mean and variance of 1024 numbers each, and a count; 3 outputs in float64.
     assert listed["1_norm.py"] == "kernelbench 24.01 KiB 8 KiB 96 KiB rows=2 width=1024"
     assert "needs " in listed["2_large.py"]
@@ -60,6 +66,12 @@ def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(liste
     assert listed["9_crash.py"] == "the process that computed its sizes ended by SIGSEGV"
     assert listed["10_after.py"] == listed["1_norm.py"]
     assert listed["10"] == "tasks: 5 can run here, 5 cannot"
+
+
+def test_modules_of_the_folder_with_names_of_others_are_in_nobodys_way(cold, table, tmp_path):
+    for name in ("torch", "selectors", "numpy", "pickle"):
+        (tmp_path / f"{name}.py").write_text("print('mine'); raise RuntimeError")
+    assert table({"1_norm.py": FILES["1_norm.py"]})["1_norm.py"].endswith(" rows=2 width=1024")
 
 
 def test_without_a_folder_it_says_what_to_type():

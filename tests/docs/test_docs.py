@@ -30,12 +30,15 @@ FIRST_HOUR, RUNS = ((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") f
 
 # Composes each line of stdin, and prints what became of it: null, or the message the user would see.
 COMPOSE = """
-import contextlib, io, json, sys
+import contextlib, gc, io, json, sys
 from functools import cache
 from runner import config
 from runner.config import compose
+from runner.device import gpus
 from runner.records.schema import BadInput
+gc.disable()
 compose.Composer = cache(compose.Composer)  # what it has loaded serves all of them
+gpus.visible = cache(gpus.visible)
 for line in sys.stdin:
     message = None
     try:

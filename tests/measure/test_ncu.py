@@ -6,9 +6,9 @@ These tests prove that failures of ncu are handled. The tests at the end use the
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 import yaml
 
@@ -37,7 +37,7 @@ FIELDS = {
 CASE = CaseRecord(Choice("gelu", FIELDS), Choice("torch", {}), (), Settings("cpu", 0))
 CALL = Call(run=lambda: ())
 
-FAKE = """#!{python}
+FAKE = """{start}
 import json, pathlib, subprocess, sys, time
 words, behaviour = sys.argv[1:], {behaviour!r}
 if "--import" in words:
@@ -73,7 +73,7 @@ def fake_ncu(tmp_path):
     def make(behaviour: str, **fields: object) -> tuple[Ncu, Path]:
         seen, program = tmp_path / "words.json", tmp_path / "fake_ncu"
         program.write_text(
-            FAKE.format(python=sys.executable, behaviour=behaviour, recorded=str(RECORDED), seen=str(seen))
+            FAKE.format(start=preloaded.stand_in(), behaviour=behaviour, recorded=str(RECORDED), seen=str(seen))
         )
         program.chmod(0o755)
         return ncu(path=str(program), **fields), seen

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
+import preloaded
 import pytest
 import torch
 
@@ -98,7 +98,7 @@ def test_a_debugging_mode_that_can_find_nothing_there_says_where_it_could(mode, 
     assert useless_debug("anomaly", device) == ""
 
 
-FAKE = """#!{python}
+FAKE = """{start}
 import os, subprocess, sys, time
 assert os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
 program = sys.argv[sys.argv.index("no") + 1:]
@@ -129,7 +129,7 @@ def fake_sanitizer(tmp_path, monkeypatch):
 
     def make(behaviour: str) -> MeasureContext:
         program = tmp_path / "fake_sanitizer"
-        program.write_text(FAKE.format(python=sys.executable, behaviour=behaviour))
+        program.write_text(FAKE.format(start=preloaded.stand_in(), behaviour=behaviour))
         program.chmod(0o755)
         monkeypatch.setattr(tools, "find_tool", lambda name: str(program))
         return MeasureContext("cuda", PLAIN, tmp_path / "files", program=AGAIN)

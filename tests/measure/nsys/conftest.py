@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 CALLER = (7 << 24) + 1  # thread 1 of process 7, which has the ranges
@@ -122,7 +122,7 @@ def training():
     return export
 
 
-FAKE = '''#!{python}
+FAKE = '''{start}
 """Stand-in for nsys. The variable FAKE_NSYS chooses its behaviour."""
 import os, pathlib, shutil, signal, subprocess, sys, time
 
@@ -173,7 +173,7 @@ def fake_nsys(tmp_path, monkeypatch):
 
     def make(how: str = "whole", export: Export | None = None) -> str:
         path = tmp_path / "fake_nsys"
-        path.write_text(FAKE.replace("{python}", sys.executable))
+        path.write_text(FAKE.replace("{start}", preloaded.stand_in()))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("FAKE_NSYS", how)
         if export is not None:
