@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +19,14 @@ try:  # other modules import these from here
     from triton.tools.tensor_descriptor import TensorDescriptor as TensorDescriptor
 except ImportError:  # Triton before 3.4
     TensorDescriptor = gdc_launch_dependents = gdc_wait = None
+
+# "tf32" if torch lets products on CUDA round float32 to it. From torch 2.9 on: if fp32_precision has been set, reading
+# allow_tf32 raises; if not, it follows allow_tf32.
+float32_setting: Callable[[], str] = (
+    partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
+    if hasattr(torch._C, "_get_fp32_precision_getter")
+    else lambda: "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+)
 
 
 def has_descriptors(x: Tensor) -> bool:

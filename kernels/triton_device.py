@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -84,6 +85,14 @@ _known_count_of = cache(_count_of)  # to ask takes 1 us; torch.compile would war
 def l2_bytes(x: Tensor) -> int:
     """Return the bytes of the L2 cache of the GPU of ``x``; 0 under Triton's interpreter."""
     return int(torch.cuda.get_device_properties(x.device).L2_cache_size) if x.is_cuda else 0
+
+
+def shared_bytes(x: Tensor) -> int:
+    """Return the bytes of shared memory that a program may have on the GPU of ``x``; those of sm_90 elsewhere."""
+    if not x.is_cuda:
+        return 227 * 1024
+    properties: Any = torch.cuda.get_device_properties(x.device)  # its type stubs lack this one
+    return int(properties.shared_memory_per_block_optin)
 
 
 def programs_for(count: int, block: int) -> int:

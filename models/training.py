@@ -59,26 +59,48 @@ def forward_only(forward: Forward, steps: int) -> Call:
     return Call(run=run)
 
 
-def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> Call:
-    """Return a call of the backward of ``function`` without its forward. Its output is dx, given x and dy.
-
-    The call raises Unsupported if ``function`` has no backward.
-    """
-    let_backward_reuse_buffers(False)
-    forwards: dict[object, tuple[Tensor, Tensor]] = {}  # a leaf, and y of it
+def with_backward(function: Callable[..., Tensor], *tensors: Tensor) -> Call:
+    """Return a call of ``function`` and its backward. Its outputs are y and what ``backward_only`` returns."""
+    let_backward_reuse_buffers(True)
+    args, wanted = _differentiated(tensors[:-1])
 
     def run() -> Outputs:
-        stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
-        if stream not in forwards:
-            (leaf,) = leaves([x])
-            y = function(leaf)
-            if not y.requires_grad:
-                raise Unsupported("it has no backward: autograd cannot differentiate y; use pass=fwd")
-            forwards[stream] = leaf, y
-        leaf, y = forwards[stream]
-        return torch.autograd.grad(y, leaf, dy, retain_graph=True)
+        y = _with_gradient(function(*args))
+        return (y.detach(), *torch.autograd.grad(y, wanted, tensors[-1]))
 
     return Call(run=run)
+
+
+def backward_only(function: Callable[..., Tensor], *tensors: Tensor) -> Call:
+    """Return a call of the backward of ``function`` without its forward.
+
+    The last of ``tensors`` is the gradient of y, the others are the arguments of ``function``. The outputs are the
+    gradients of the floating ones among them. The call raises Unsupported if ``function`` has no backward.
+    """
+    let_backward_reuse_buffers(False)
+    forwards: dict[object, tuple[list[Tensor], Tensor]] = {}  # leaves, and y of them
+
+    def run() -> Outputs:
+        stream = torch.cuda.current_stream(tensors[-1].device) if tensors[-1].is_cuda else None
+        if stream not in forwards:
+            args, wanted = _differentiated(tensors[:-1])
+            forwards[stream] = wanted, _with_gradient(function(*args))
+        wanted, y = forwards[stream]
+        return torch.autograd.grad(y, wanted, tensors[-1], retain_graph=True)
+
+    return Call(run=run)
+
+
+def _differentiated(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return ``tensors`` with leaves in place of floating ones, and the leaves."""
+    args = [leaves([tensor])[0] if tensor.is_floating_point() else tensor for tensor in tensors]
+    return args, [tensor for tensor in args if tensor.requires_grad]
+
+
+def _with_gradient(y: Tensor) -> Tensor:
+    if not y.requires_grad:
+        raise Unsupported("it has no backward: autograd cannot differentiate y; use pass=fwd")
+    return y
 
 
 def print_loss(loss: Tensor) -> None:

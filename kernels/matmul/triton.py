@@ -28,7 +28,7 @@ Operands whose rows are not aligned are padded first where that pays, since load
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -39,7 +39,7 @@ from torch import Tensor
 
 from ..padding import ALIGNED, padded, supports_early_start
 from ..stream_memory import counters
-from ..tensor_cores import has_roles
+from ..tensor_cores import float32_setting, has_roles
 from ..triton_device import require_gpu, require_products
 from ..triton_launch import each_time, planned, repeatable, unchanged
 from ..unsupported import Unsupported
@@ -63,12 +63,6 @@ from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny
 FEW_TERMS = 32  # sums of up to this many terms are computed in float32 arithmetic, which rounds them less
 INTERPRETED = ((9, 0), 132)  # the interpreter counts as this GPU, so that the kernels for Hopper are checked
 
-# From torch 2.9 on: if fp32_precision has been set, reading allow_tf32 raises; if not, it follows allow_tf32.
-_precision: Callable[[], str] = (
-    partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
-    if hasattr(torch._C, "_get_fp32_precision_getter")
-    else lambda: "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-)
 FEW_ROWS = 16  # up to this many rows of the narrow operand, it is 2 % faster if tiles begin at different places along k
 
 
@@ -135,7 +129,7 @@ def matmul(
     if a.dtype != torch.float32:
         precision = "ieee"
     elif precision is None:
-        precision = "tf32" if unchanged(_precision) == "tf32" else "ieee" if k <= FEW_TERMS else "tf32x3"
+        precision = "tf32" if unchanged(float32_setting) == "tf32" else "ieee" if k <= FEW_TERMS else "tf32x3"
     given = _given(BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
     across, roles = (crossed(a, _along_k(a)), crossed(b.t(), _along_k(a))), not given and has_roles(a)
     known = partial(configuration, capability=capability, multiprocessors=multiprocessors, roles=roles, crossed=across)

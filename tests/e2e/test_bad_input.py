@@ -9,7 +9,7 @@ from runner.cli import main
 MISTAKES = {
     "an unknown workload, with the nearest match": (
         ["workload=mpl"],
-        "workload=mpl: no such option; did you mean mlp? One of: add, argmax, cdist, cumsum, gelu, "
+        "workload=mpl: no such option; did you mean mlp? One of: add, argmax, attention, cdist, cumsum, gelu, "
         "histogram, matmul, mlp, norm, reduce_max, reduce_sum, softmax, square, transpose",
     ),
     "a name that is no UTF-8": (
@@ -18,8 +18,8 @@ MISTAKES = {
     ),
     "an unknown implementation": (
         ["impl=tritn"],
-        "impl=tritn: no such option; did you mean triton? One of: compiled, copy, cuda, cudagraph, cudnn, file, liger, "
-        "naive, numba, power, quack, split, torch, triton",
+        "impl=tritn: no such option; did you mean triton? One of: compiled, copy, cuda, cudagraph, cudnn, efficient, "
+        "fa4, file, flash, flex, liger, math, naive, numba, online, power, quack, split, torch, triton",
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],
@@ -100,12 +100,14 @@ MISTAKES = {
     "compiled of compiled": (
         ["impl=compiled", "impl.of=compiled"],
         "impl.of: no implementation 'compiled' to wrap; "
-        "one of: cuda, cudnn, liger, naive, numba, power, quack, split, torch, triton",
+        "one of: cuda, cudnn, efficient, fa4, flash, flex, liger, math, naive, numba, online, power, quack, split, "
+        "torch, triton",
     ),
     "compiled of nothing known": (
         ["impl=compiled", "impl.of=tritn"],
         "impl.of: no implementation 'tritn' to wrap; did you mean triton? "
-        "One of: cuda, cudnn, liger, naive, numba, power, quack, split, torch, triton",
+        "One of: cuda, cudnn, efficient, fa4, flash, flex, liger, math, naive, numba, online, power, quack, split, "
+        "torch, triton",
     ),
     "a field that no option of a sweep has": (
         ["workload=gelu,matmul", "workload.zize=8", "-m"],

@@ -17,6 +17,7 @@ LIBRARIES = [  # implementation, package, operation, inputs, options
     ("quack", "quack-kernels", "softmax", (X,), {}),
     ("quack", "quack-kernels", "matmul", (X, X), {}),
     ("cudnn", "nvidia-cudnn-frontend", "matmul", (X, X), {}),
+    ("fa4", "flash-attn-4", "attention", (X, X, X), {}),
     ("numba", "numba-cuda", "add", (X, X), {}),
     ("numba", "numba-cuda", "square", (X,), {}),
     ("numba", "numba-cuda", "gelu", (X,), {"form": "erf"}),

@@ -16,14 +16,15 @@ from runner.kernels import launch
 from runner.kernels.unsupported import Unsupported
 
 # Implementations that call kernels of other projects, and words of the reasons for which their tests are skipped.
-OTHERS = {"cudnn": "", "liger": "", "quack": "", "numba": "NumPy"}
+OTHERS = {"cudnn": "", "fa4": "", "liger": "", "quack": "", "numba": "NumPy"}
+ANYWHERE = ("online", "math", "flash")  # of attention
 HERE = Path(__file__).parent
 
 # Before Triton 3.4 there are no kernels that multiply, and what compiles for a GPU elsewhere was called otherwise.
 if importlib.util.find_spec("triton"):
     TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
-    COMPILED = ("cuda", "hopper", "long", "matmul", "matmul_roles", "split_triton", "training", "triton")
-    MULTIPLY = ("matmul_triton", "mlp_in_triton", "split_triton", "traced")
+    COMPILED = ("attention", "cuda", "hopper", "long", "matmul", "matmul_roles", "split_triton", "training", "triton")
+    MULTIPLY = ("attention_triton", "matmul_triton", "mlp_in_triton", "split_triton", "traced")
     NEW = [f"test_compiled_{name}.py" for name in COMPILED] + [f"test_{name}.py" for name in MULTIPLY]
     collect_ignore = NEW if TRITON < (3, 4) else []
 
@@ -54,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _needs_gpu(item: pytest.Item) -> bool:
     chosen = item.callspec.params if hasattr(item, "callspec") else {}
-    runs = ("naive", "torch", "triton") if os.environ.get("TRITON_INTERPRET") == "1" else ("naive", "torch")
+    runs = ("naive", "torch", "triton") if os.environ.get("TRITON_INTERPRET") == "1" else ("naive", "torch", *ANYWHERE)
     return chosen.get("device") == "cpu" and chosen.get("impl", "torch") not in runs
 
 

@@ -50,6 +50,17 @@ POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op tak
             (5000, 1025, "uniform"),
         )
     ],
+    # one query and key | grouped heads, more keys than queries | fewer keys, an odd d | several blocks, the last short
+    "attention": [
+        dict(zip(("batch", "heads", "kv_heads", "length", "kv_length", "d", "causal"), sizes, strict=True))
+        | {"pass_": "fwd_bwd"}
+        for sizes in (
+            (1, 1, 1, 1, 1, 1, True),
+            (2, 4, 2, 33, 131, 24, True),
+            (1, 2, 2, 70, 65, 17, False),
+            (1, 2, 1, 150, 150, 128, True),
+        )
+    ],
     "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((1, 1), (1, 300), (130, 67), (128, 256))],
     "matmul": [
         {"size": 1, "m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (33, 65, 127), (128, 128, 128), (7, 5, 4001))

@@ -1,0 +1,46 @@
+"""Sizes of blocks of the Triton kernels, by GPU, dtype and d. Measured on an H100; see ``benchmarks/kernels``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Blocks(NamedTuple):
+    """How a kernel divides its work."""
+
+    queries: int  # in a block
+    keys: int  # in a block
+    warps: int
+    stages: int  # blocks in flight, the current one included
+    ahead: bool = False  # forward: are the scores of the next block computed beside the weights of this one?
+    heads_first: bool = False  # forward: do neighbouring programs belong to different heads?
+
+
+ROOMY = (
+    160 * 1024
+)  # bytes of shared memory that a block may have on sm_80, 90 and 100; on sm_86, 89 and 120 it is 99 KiB
+
+
+def forward_blocks(hopper: bool, itemsize: int, d: int) -> Blocks:
+    """Return the blocks of the forward, for ``d`` rounded up to a power of 2."""
+    if itemsize == 4:
+        return Blocks(64, 32, 4, 2) if d <= 64 else Blocks(32, 32, 8, 2)
+    if not hopper:
+        return Blocks(128, 64, 4, 3) if d <= 64 else Blocks(128, 64, 8, 3)
+    return Blocks(64, 128, 4, 2) if d <= 64 else Blocks(64, 64, 4, 3)
+
+
+def backward_blocks(hopper: bool, itemsize: int, d: int, shared: int) -> Blocks:
+    """Return the blocks of the kernel of dk and dv; ``shared`` is the memory that a block of threads may have."""
+    if itemsize == 4:
+        return Blocks(32, 32, 4, 1) if d <= 64 else Blocks(32, 32, 8, 1) if shared >= ROOMY else Blocks(16, 16, 4, 1)
+    if not hopper:
+        return Blocks(32, 128, 4, 2) if d <= 64 else Blocks(32, 64, 4, 2)
+    return Blocks(64, 128, 8, 2)
+
+
+def queries_blocks(hopper: bool, itemsize: int, d: int) -> Blocks:
+    """Return the blocks of the kernel of dq alone."""
+    if itemsize == 4:
+        return Blocks(32, 32, 4, 1) if d <= 64 else Blocks(32, 32, 8, 1)
+    return Blocks(128, 64, 8, 2) if hopper else Blocks(64, 32, 4, 2)

@@ -1,0 +1,282 @@
+"""Attention in Triton, forward and backward, without the matrix of scores in memory.
+
+On Hopper the tensor memory accelerator loads blocks of 16-bit operands whose rows are contiguous and begin at multiples
+of 16 bytes. It reads zeros outside of a tensor, so any length and any multiple of 8 of d are whole blocks to it. Other
+operands, and other GPUs, are read by pointers and masks.
+
+float32 is multiplied on tensor cores with the accuracy of float32 ("tf32x3": three products of tf32 numbers), or as
+tf32 if torch's setting for products allows it.
+
+Backward adds dq in float32 by atomic additions, whose order and last bits vary; after
+``torch.use_deterministic_algorithms(True)`` it computes dq in a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ..differentiable import apply, no_second_derivative
+from ..tensor_cores import TensorDescriptor, float32_setting, has_descriptors
+from ..triton_device import require_gpu, require_products, shared_bytes
+from ..triton_launch import each_time, planned, repeatable, unchanged
+from ..unsupported import Unsupported
+from ._configurations import Blocks, backward_blocks, forward_blocks, queries_blocks
+from ._operands import LOG2_E, require_attention, scale_of
+from ._triton_backward import (
+    attention_backward,
+    attention_backward_end,
+    attention_backward_queries,
+    attention_backward_start,
+)
+from ._triton_forward import attention_forward
+
+LARGEST_D = 128
+LEAST_D = 16  # of a product of tensor cores
+ROWS = 64  # queries of a program that only reads and writes
+ALIGNED = 16  # bytes
+
+Asked = tuple[int | None, int | None, int | None, int | None]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    BLOCK_M: int | None = None,
+    BLOCK_N: int | None = None,
+    num_warps: int | None = None,
+    num_stages: int | None = None,
+) -> Tensor:
+    """Compute attention; shapes and dtypes as in ``kernels.attention``. The result can be differentiated once.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        causal: does a query see no later keys?
+        BLOCK_M: queries of a program of the forward, a power of 2. None, as for the next three: chosen by the GPU, the
+            dtype and d.
+        BLOCK_N: keys of a step of the forward, a power of 2.
+        num_warps: warps of a program of the forward, a power of 2.
+        num_stages: steps of the forward in flight.
+
+    Raises:
+        Unsupported: the tensors are not on a GPU and Triton's interpreter is off, or they have another dtype, or d is
+            greater than 128.
+        ValueError: the operands do not fit together, or a causal query would see no key.
+
+    """
+    asked = (BLOCK_M, BLOCK_N, num_warps, num_stages)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return apply(_Differentiable, q, k, v, causal, asked)
+    return _forward(q, k, v, causal, asked)[0]
+
+
+@planned
+def _forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, asked: Asked) -> tuple[Tensor, Tensor]:
+    """Return y, and float32 [batch, heads, length], the logarithm to base 2 of the sum of each query's weights."""
+    require_gpu(q)
+    require_products()
+    require_attention(q, k, v, causal)
+    if q.shape[3] > LARGEST_D:
+        raise Unsupported(f"attention in Triton takes d up to {LARGEST_D}; this is {q.shape[3]}")
+    y = each_time(torch.empty_like, q)
+    lse = each_time(torch.empty, *q.shape[:3], dtype=torch.float32, device=q.device)
+    if q.numel():
+        chosen = forward_blocks(has_descriptors(q), q.element_size(), _width(q))
+        given: dict[str, Any] = {
+            name: value for name, value in zip(Blocks._fields, asked, strict=False) if value is not None
+        }
+        launch_forward(q, k, v, y, lse, causal, chosen._replace(**given))
+    return y, lse
+
+
+def launch_forward(q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, causal: bool, blocks: Blocks) -> None:
+    """Write y, and what the backward needs, with these ``blocks``."""
+    batch, heads, length, d = q.shape
+    by_descriptors = all(map(describable, (q, k, v)))
+    width = _width(q)
+    repeatable(attention_forward)[(triton.cdiv(length, blocks.queries) * batch * heads,)](
+        _tiles(q, blocks.queries, width, by_descriptors),
+        _tiles(k, blocks.keys, width, by_descriptors),
+        _tiles(v, blocks.keys, width, by_descriptors),
+        y,
+        lse,
+        *q.stride(),
+        *k.stride(),
+        *v.stride(),
+        *y.stride(),
+        heads,
+        heads // k.shape[1],
+        length,
+        k.shape[2],
+        d,
+        scale_of(d) * LOG2_E,
+        CAUSAL=causal,
+        TMA=by_descriptors,
+        PRECISION=_precision(q),
+        AHEAD=blocks.ahead,
+        HEADS_FIRST=blocks.heads_first,
+        D=width,
+        BM=blocks.queries,
+        BN=blocks.keys,
+        STAGES=blocks.stages,
+        num_warps=blocks.warps,
+    )
+
+
+@planned
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, dy: Tensor, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v, given the gradient ``dy`` of ``y``."""
+    dq, dk, dv = (each_time(torch.empty_like, x) for x in (q, k, v))
+    if not q.numel():
+        return dq, each_time(torch.zeros_like, k), each_time(torch.zeros_like, v)
+    add = not unchanged(torch.are_deterministic_algorithms_enabled)
+    known = has_descriptors(q), q.element_size(), _width(q)
+    blocks = backward_blocks(*known, shared_bytes(q))
+    launch_backward(q, k, v, y, lse, dy, dq, dk, dv, causal, add, blocks, queries_blocks(*known))
+    return dq, dk, dv
+
+
+def launch_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    y: Tensor,
+    lse: Tensor,
+    dy: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    causal: bool,
+    add: bool,
+    blocks: Blocks,
+    queries: Blocks,
+) -> None:
+    """Write dq, dk and dv with these ``blocks``; without ``add`` the kernel of dq takes those of ``queries``."""
+    batch, heads, length, d = q.shape
+    kv_heads, kv_length, width = k.shape[1], k.shape[2], _width(q)
+    floats = {"dtype": torch.float32, "device": q.device}
+    delta = each_time(torch.empty, batch, heads, length, **floats)
+    sums = each_time(torch.empty, batch * heads, length, width, **floats) if add else delta
+    programs = (triton.cdiv(length, ROWS) * batch * heads,)
+    repeatable(attention_backward_start)[programs](
+        y, dy, delta, sums, *y.stride(), *dy.stride(), heads, length, d, ADD=add, D=width, BM=ROWS
+    )
+    by_descriptors = all(map(describable, (q, k, v, dy)))
+    operands = (q.stride(), k.stride(), v.stride(), dy.stride())
+    strides = [stride for of_one in operands for stride in of_one]
+    options = {"CAUSAL": causal, "TMA": by_descriptors, "PRECISION": _precision(q), "D": width}
+
+    def tiles(sizes: Blocks) -> list[Any]:
+        pairs = ((q, sizes.queries), (k, sizes.keys), (v, sizes.keys), (dy, sizes.queries))
+        return [_tiles(x, rows, width, by_descriptors) for x, rows in pairs]
+
+    to_base_2 = scale_of(d) * LOG2_E
+    added = TensorDescriptor.from_tensor(sums, [1, blocks.queries, width]) if add and by_descriptors else sums
+    repeatable(attention_backward)[(triton.cdiv(kv_length, blocks.keys) * batch * kv_heads,)](
+        *tiles(blocks),
+        lse,
+        delta,
+        added,
+        dk,
+        dv,
+        *strides,
+        *dk.stride(),
+        *dv.stride(),
+        kv_heads,
+        heads // kv_heads,
+        length,
+        kv_length,
+        d,
+        to_base_2,
+        scale_of(d),
+        RAGGED=kv_length % blocks.keys > 0,
+        ADD=add,
+        AHEAD=blocks.ahead,
+        BM=blocks.queries,
+        BN=blocks.keys,
+        STAGES=blocks.stages,
+        num_warps=blocks.warps,
+        **options,
+    )
+    if add:
+        repeatable(attention_backward_end)[programs](
+            sums, dq, *dq.stride(), heads, length, d, scale_of(d), D=width, BM=ROWS
+        )
+        return
+    repeatable(attention_backward_queries)[(triton.cdiv(length, queries.queries) * batch * heads,)](
+        *tiles(queries),
+        lse,
+        delta,
+        dq,
+        *strides,
+        *dq.stride(),
+        heads,
+        heads // kv_heads,
+        length,
+        kv_length,
+        d,
+        to_base_2,
+        scale_of(d),
+        BM=queries.queries,
+        BN=queries.keys,
+        STAGES=queries.stages,
+        num_warps=queries.warps,
+        **options,
+    )
+
+
+def _width(q: Tensor) -> int:
+    """Return d of a tile: a power of 2."""
+    width: int = triton.next_power_of_2(q.shape[3])
+    return max(LEAST_D, width)
+
+
+def _precision(q: Tensor) -> str:
+    """Return the precision of products: that of float32, unless torch allows tf32."""
+    if q.dtype != torch.float32:
+        return "ieee"
+    return "tf32" if unchanged(float32_setting) == "tf32" else "tf32x3"
+
+
+def describable(x: Tensor) -> bool:
+    """Return whether a descriptor can read tiles of ``x``: 16 bits, on Hopper, and contiguous and aligned rows."""
+    unit = ALIGNED // x.element_size()
+    apart = all(stride > 0 and stride % unit == 0 for stride, n in zip(x.stride(), x.shape[:3], strict=False) if n > 1)
+    rows = x.stride(3) == 1 and apart and x.data_ptr() % ALIGNED == 0
+    return rows and x.element_size() == 2 and has_descriptors(x)
+
+
+def _tiles(x: Tensor, rows: int, width: int, by_descriptors: bool) -> Any:
+    """Return the argument by which a kernel reads tiles of ``rows`` rows: a descriptor, or ``x`` itself."""
+    if not by_descriptors:
+        return x
+    row = triton.cdiv(x.shape[3] * x.element_size(), ALIGNED) * ALIGNED // x.element_size()
+    strides = [stride if n > 1 else row for stride, n in zip(x.stride(), x.shape, strict=True)]  # of size 1: any
+    return TensorDescriptor(x, list(x.shape), [*strides[:3], 1], [1, 1, rows, width])
+
+
+class _Differentiable(torch.autograd.Function):
+    """``attention`` for autograd, which saves q, k, v, y and a number for each query."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, asked: Asked) -> Tensor:
+        y, lse = _forward(q, k, v, causal, asked)
+        ctx.save_for_backward(q, k, v, y, lse)
+        ctx.causal = causal
+        return y
+
+    @staticmethod
+    @no_second_derivative
+    def backward(ctx: Any, saved: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, y, lse = saved
+        return *_backward(q, k, v, y, lse, dy, ctx.causal), None, None
