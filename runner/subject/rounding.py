@@ -410,7 +410,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             squares = tree_leaves(squared)[place].abs() / (terms if name in MEANS else 1)
             variance += squares / 6
             if name in PRODUCTS and unit > self._accumulated:  # torch lets cuBLAS round partial sums
-                partial = OF_UNIFORM * unit * squares.sqrt()
+                partial = OF_UNIFORM * unit * math.sqrt(max(1, _taps(name, args, place) / 2)) * squares.sqrt()
         return self._accumulated * math.sqrt(terms) * variance.sqrt() + partial
 
 
@@ -450,6 +450,17 @@ def _terms(name: str, args: Sequence[Any], out: Tensor) -> int:
         source = max((arg.numel() for arg in args[1:] if isinstance(arg, Tensor)), default=1)
         return max(2, source // out.numel())
     return max(1, first.numel() // out.numel())
+
+
+def _taps(name: str, args: Sequence[Any], place: int) -> int:
+    """Return how many taps a transposed convolution adds to one result in its own type, as torch's scatters do."""
+    if name == "convolution" and args[6]:
+        weight, stride = args[1], args[3]
+    elif name == "convolution_backward" and place == 0 and not args[7]:
+        weight, stride = args[2], args[4]
+    else:
+        return 1
+    return math.prod(weight.shape[2:]) // math.prod(stride)
 
 
 def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -621,6 +621,25 @@ def test_what_a_function_cuts_off_before_a_bias_may_differ_too(cut, seed):
     assert not judge.check(wrong).correct
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("weight", "stride", "groups"), [((12, 8, 3, 5, 3), 1, 1), ((12, 4, 5, 5, 5), 2, 1), ((12, 4, 3, 5, 7), 1, 4)]
+)
+def test_a_transposed_convolution_may_add_its_taps_in_its_own_type(weight, stride, groups, dtype):
+    def function(x, w):
+        return F.conv_transpose3d(x, w, stride=stride, groups=groups)
+
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 12, 6, 8, 8, dtype=dtype), torch.randn(weight, dtype=dtype) / 8
+    judge = Judge(function, (x, w))
+    with torch.backends.mkldnn.flags(enabled=False):  # torch's own code adds each tap to the result
+        scattered = judge.check(function(x, w))
+    assert scattered.correct, scattered.reason
+    wrong = function(x, w)
+    wrong[0, 0] *= 1.03
+    assert not judge.check(wrong).correct
+
+
 def with_mask(x):
     return torch.cat([1000 * x.sum(-1, keepdim=True).expand(-1, 4), (x > 0).to(x.dtype)], -1)
 
