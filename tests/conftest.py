@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from runner.models.workload import Expected, Workload
+from runner.models.workload import Workload
 from runner.records.case import CaseRecord, Choice
 from runner.records.options import CONF, option_class
 from runner.records.schema import rules_of
@@ -47,7 +47,7 @@ DISASSEMBLED = "test_compiled_cuda_softmax.py"  # its tests share what they comp
 INTERPRETED = "test_under_the_interpreter.py"  # each of its tests runs a minute of others
 
 Make = Callable[..., "tuple[Workload, tuple[Tensor, ...]]"]
-Judge = Callable[[Sequence[Expected], "Sequence[Tensor]"], float]
+Judge = Callable[[Any, "Sequence[Tensor]"], float]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -121,13 +121,42 @@ def make() -> Make:
     return build
 
 
+@pytest.fixture(scope="session")
+def expected_of() -> Callable[[Workload, Sequence[Tensor]], Any]:
+    """``expected_of(workload, inputs)``: its reference, or the judge of an automatic tolerance.
+
+    That is made once, for inputs of seed 0: their values must be those of ``make``.
+    """
+    from runner.models.automatic import Automatic
+    from runner.subject.tolerance import Judge
+
+    made: dict[tuple[Workload, str], Judge] = {}
+
+    def find(workload: Workload, inputs: Sequence[Tensor]) -> Any:
+        if not isinstance(workload, Automatic):
+            return workload.reference(*inputs)
+        key = workload, inputs[0].device.type
+        if key not in made:
+            made[key] = Judge(workload.outputs_of, inputs, quick=True)
+        return made[key]
+
+    return find
+
+
 @pytest.fixture
 def error() -> Judge:
-    """The largest error of any element of any output, as a multiple of what is allowed there. NaN counts as inf."""
+    """The largest error of any element of any output, as a multiple of what is allowed there. NaN counts as inf.
+
+    ``expected``: what ``expected_of`` returns.
+    """
 
     import torch
 
-    def judge(expected: Sequence[Expected], outputs: Sequence[Tensor]) -> float:
+    def judge(expected: Any, outputs: Sequence[Tensor]) -> float:
+        if not isinstance(expected, Sequence):
+            result = expected.check_tensors(outputs)
+            assert result.compared, result.reason
+            return float(result.err_over_tol)
         ratios = []
         for want, got in zip(expected, outputs, strict=True):
             assert got.shape == want.value.shape, want.name

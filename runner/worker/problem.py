@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..kernels.unsupported import Unsupported
 from ..measure import Measurement
+from ..models.automatic import Automatic
 from ..models.workload import Workload
 from ..records.case import CaseRecord, Scalar
 from ..records.options import option_class
@@ -18,6 +19,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.schema import build
 from ..subject.operation import workload_class
 from ..subject.path import TimedCall, on_same_inputs
+from ..subject.tolerance import Judge
 from ..timing.call import Call
 from ..timing.correctness import Outputs
 
@@ -85,8 +87,11 @@ class ProblemState:
 
         The workload may use any operation, so its reference is computed without ``deterministic_algorithms``.
         """
+        workload, inputs, quick = self.workload, self.inputs(), self._case.settings.quick
         with algorithms(deterministic=False):
-            return self.workload.expected_outputs(self.inputs(), quick=self._case.settings.quick)
+            if isinstance(workload, Automatic):
+                return Judge(workload.outputs_of, inputs, tf32=workload.tf32, quick=quick)
+            return workload.expected_outputs(inputs, quick=quick)
 
     def redraw(self) -> None:
         """Restore inputs that may have been changed: the same numbers in the same tensors, or in new tensors."""

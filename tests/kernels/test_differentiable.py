@@ -10,12 +10,14 @@ from runner.kernels.differentiable import apply, no_second_derivative
 from runner.kernels.triton_device import OLD
 
 OPTIONS = {"gelu": {"form": "erf"}, "softmax": {}, "square": {}, "norm": {"dim": 1}, "mlp": {"activation": "gelu"}}
+OPTIONS |= {"layernorm": {"eps": 1e-5}, "rmsnorm": {"eps": 1e-5}}
+PARAMETERS = {"mlp": [(24, 24), (24,)], "layernorm": [(24,), (24,)], "rmsnorm": [(24,)]}
 
 
 @pytest.fixture(params=OPTIONS)
 def inputs(request, device):
     """``x`` [24, 24], and the parameters, if there are any."""
-    shapes = [(24, 24), (24, 24), (24,)] if request.param == "mlp" else [(24, 24)]
+    shapes = [(24, 24), *PARAMETERS.get(request.param, [])]
     return [torch.randn(*shape, device=device, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 

@@ -30,6 +30,22 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 REDUCED = [  # one number | one program for each output | several share each; along memory and across
     {"rows": rows, "cols": cols, "dim": dim} for rows, cols in ((1, 1), (41, 101), (2, 9000)) for dim in ("all", 0, 1)
 ]
+# Several rows a program, the last one short | one row a program, half of a block is padding; a row without variance.
+NORMALIZED = [
+    {"rows": rows, "cols": cols, "pass_": pass_}
+    for rows, cols, pass_ in (
+        (70, 127, "fwd_bwd"),
+        (3, 2056, "fwd_bwd"),
+        (3, 1, "fwd_bwd"),
+        (5, 66, "fwd"),
+        (5, 66, "bwd"),
+    )
+]
+LOGITS = [  # 1 | several rows a block | one step, and edges | several steps
+    {"rows": rows, "vocab": vocab, "pass_": pass_}
+    for pass_ in ("fwd_bwd", "fwd", "bwd")
+    for rows, vocab in ((5, 1), (70, 127), (3, 2049), (2, 20_000))[: 4 if pass_ == "fwd_bwd" else 2]
+]
 MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 1, "zero_grad": "every_step", "lr": 0.1}
 POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op take another way; else ``points`` chooses
     **dict.fromkeys(("argmax", "norm", "reduce_max", "reduce_sum"), REDUCED),
@@ -66,6 +82,8 @@ POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op tak
         {"size": 1, "m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (33, 65, 127), (128, 128, 128), (7, 5, 4001))
     ],
     "cdist": [{"n": n, "m": m, "d": d, "p": 2} for n, m, d in ((1, 1, 1), (33, 65, 3), (20, 25, 127), (64, 64, 512))],
+    **dict.fromkeys(("layernorm", "rmsnorm"), NORMALIZED),
+    "cross_entropy": LOGITS,
     "mlp": [
         {"activation": activation, "pass_": pass_, **MLP, "steps": steps}
         for activation in ("gelu", "relu")
@@ -102,6 +120,8 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {  # workloads with a field ``layo
     "gelu": [{"rows": 5, "cols": 66, "pass_": pass_} for pass_ in ("fwd", "bwd")],
     "matmul": [{"size": None, "m": 18, "n": 34, "k": 66}],
     "softmax": [{"rows": 5, "cols": 66, "pass_": pass_} for pass_ in ("fwd", "bwd")],
+    **{op: [{"rows": 5, "cols": 66, "pass_": "fwd_bwd"}] for op in ("layernorm", "rmsnorm")},
+    "cross_entropy": [{"rows": 5, "vocab": 66, "pass_": "fwd_bwd"}],
 }
 
 
@@ -111,7 +131,7 @@ def test_every_workload_has_a_naive_kernel_and_those_of_the_project_torch_and_tr
 
 
 @pytest.mark.parametrize(("op", "impl", "dtype"), [(*file, dtype) for file in FOUND for dtype in dtypes(file[0])])
-def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, device):
+def test_matches_float64_at_small_and_odd_sizes(make, expected_of, error, op, impl, dtype, device):
     if impl == "triton":
         pytest.importorskip("triton")
     refused = []
@@ -128,14 +148,14 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
             refused.append(str(reason))  # of some it has the forward alone
             continue
         assert all(y.dtype == getattr(torch, workload.output_dtype) for y in outputs)
-        assert error(workload.reference(*inputs), outputs) <= 1, point
+        assert error(expected_of(workload, inputs), outputs) <= 1, point
     if len(refused) == len(points(op)):
         pytest.skip(refused[0])
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize(("op", "impl"), [file for file in FOUND if file[0] in LAYOUTS])
-def test_every_layout_of_the_inputs_gives_the_same_result(make, error, op, impl, layout, device):
+def test_every_layout_of_the_inputs_gives_the_same_result(make, expected_of, error, op, impl, layout, device):
     if impl == "triton":
         pytest.importorskip("triton")
     try:
@@ -144,25 +164,43 @@ def test_every_layout_of_the_inputs_gives_the_same_result(make, error, op, impl,
         pytest.skip(str(reason))
     for point in LAYOUTS[op]:
         workload, inputs = make(op, dtype="float32", device=device, layout=layout, **point)
-        _, plain = make(op, dtype="float32", device=device, **point)
+        contiguous, plain = make(op, dtype="float32", device=device, **point)
         assert all(map(torch.equal, inputs, plain))
-        assert all(x.stride() == strides(layout, *x.shape) for x in inputs)
-        assert all(x.storage_offset() == (layout == "offset") for x in inputs)
+        laid_out = [x for x in inputs if x.is_floating_point()]
+        assert all(x.stride() == strides(layout, *x.shape) for x in laid_out)
+        assert all(x.storage_offset() == (layout == "offset") for x in laid_out)
         try:
             outputs = workload.call(function, inputs).run()
         except Unsupported as reason:
             assert impl not in ALWAYS
             pytest.skip(str(reason))
-        assert error(workload.reference(*plain), outputs) <= 1, point
+        assert error(expected_of(contiguous, plain), outputs) <= 1, point
 
 
-def strides(layout: str, rows: int, cols: int) -> tuple[int, int]:
-    """Return the strides of a matrix in a layout."""
+def strides(layout: str, *shape: int) -> tuple[int, ...]:
+    """Return the strides of a matrix, or of a vector, in a layout."""
+    if len(shape) == 1:
+        return ({"strided": 2}.get(layout, 1),)
+    rows, cols = shape
     return {"transposed": (1, rows), "strided": (2 * cols, 2)}.get(layout, (cols, 1))
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.bool, torch.complex64])
-@pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "histogram", "reduce_sum", "softmax", "square"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "cdist",
+        "cross_entropy",
+        "cumsum",
+        "gelu",
+        "histogram",
+        "layernorm",
+        "reduce_sum",
+        "rmsnorm",
+        "softmax",
+        "square",
+    ],
+)
 def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
     function = load(op, "triton")
     workload, inputs = make(op, dtype="float32", device=device, **points(op)[0])

@@ -1,0 +1,29 @@
+"""LayerNorm in Triton, by ``kernels.row_norms``."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..row_norms import normalize
+
+
+def layernorm(
+    x: Tensor, w: Tensor, b: Tensor, *, eps: float, ROWS: int | None = None, num_warps: int | None = None
+) -> Tensor:
+    """Compute the LayerNorm of each row of ``x``; shapes and dtypes as in ``kernels.layernorm``. ``y`` is contiguous.
+
+    An ``x`` whose rows are not contiguous is copied first. The result can be differentiated once.
+
+    Args:
+        x: a tensor.
+        w: weight.
+        b: bias.
+        eps: is added to the variance.
+        ROWS: rows of a program of the forward that holds whole rows, a power of 2; None: chosen by their length.
+        num_warps: warps of a program of the forward, a power of 2; None: chosen likewise.
+
+    Raises:
+        Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
+
+    """
+    return normalize(x, w, b, eps, (ROWS, num_warps))

@@ -1,0 +1,452 @@
+"""LayerNorm and RMSNorm of rows, with the gradients of weight and bias, in Triton.
+
+A program holds whole rows in registers, so x is read once. Its mean comes first and then the sum of squares around it,
+since the difference of a mean of squares and a squared mean would cancel. Rows that are too long for registers are read
+twice: each lane keeps its own mean and sum of squares around it (Welford 1962), and the lanes are merged at the end.
+
+Backward reads x and dy once and writes dx. Each program takes rows in turn, and adds up what they contribute to the
+gradients of weight and bias; a second kernel adds the sums of all programs, always in the same order. If rows are too
+long for that, dx is one kernel, and the sums of columns are another, which reads x and dy again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .differentiable import apply, no_second_derivative
+from .triton_device import multiprocessors, require_floats, require_gpu
+from .triton_launch import each_time, planned, repeatable
+
+Asked = tuple[int | None, int | None]  # rows of a program of the forward, and its warps; None: chosen
+
+VECTOR = 16  # bytes
+HELD = {2: 32_768, 4: 32_768, 8: 8_192}  # columns of a row that the forward holds, by bytes of an element
+HELD_BACKWARD = {2: 16_384, 4: 8_192, 8: 2_048}  # and the backward, which keeps two sums beside x and dy
+TILE = 1024  # elements, at least, of a program: it takes several short rows
+WARP_ELEMENTS, BACKWARD_WARP_ELEMENTS = 1024, 512  # of a tile, for each warp
+STEP = 4096  # elements of a longer row that are read at once
+COLUMN_ROWS, COLUMNS = 32, 128  # of a tile that sums columns
+PARTS, ADDED = 64, 32  # of a tile of their sums, which are added
+PROGRAMS = 4  # of a multiprocessor, at most, where each keeps sums
+
+
+@triton.jit
+def _of_rows(ptr, row, rows, ROWS: tl.constexpr):
+    """Return a number of each of ROWS rows from ``row`` on. Loaded as a column, each thread would load it 8 times."""
+    if ROWS == 1:
+        found = tl.load(ptr + row)
+    else:
+        lane = row + tl.arange(0, ROWS)
+        found = tl.load(ptr + lane, mask=lane < rows, other=0.0)[:, None]
+    return found
+
+
+@triton.jit
+def _forward_rows(
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    mean_ptr,
+    rstd_ptr,
+    stride,
+    rows,
+    cols,
+    EPS: tl.constexpr,
+    MEAN: tl.constexpr,
+    SAVE: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    # ``stride`` and ``cols`` count units of UNIT elements, which shows the compiler how many it may load at once. Rows
+    # are int64: int32 overflows at 2**31 elements.
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    width = tl.zeros((), tl.int32) + cols * UNIT
+    col = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (col < width)
+    x = tl.load(x_ptr + row * stride * UNIT + col, mask=inside, other=0.0).to(ARITHMETIC)
+    count = width.to(ARITHMETIC)
+    if MEAN:
+        mean = tl.sum(x, axis=1)[:, None] / count
+        x = tl.where(inside, x - mean, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1)[:, None] / count + EPS)
+    y = x * rstd * tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
+    if MEAN:
+        y += tl.load(b_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
+    tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=inside)
+    if SAVE:
+        tl.store(rstd_ptr + row, rstd, mask=row < rows)
+        if MEAN:
+            tl.store(mean_ptr + row, mean, mask=row < rows)
+
+
+@triton.jit
+def _forward_long(
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    mean_ptr,
+    rstd_ptr,
+    stride,
+    cols,
+    EPS: tl.constexpr,
+    MEAN: tl.constexpr,
+    SAVE: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    STEP: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    width = tl.zeros((), tl.int64) + cols * UNIT
+    lane = tl.arange(0, STEP)
+    steps = tl.cdiv(width, STEP)
+    mean = tl.zeros((STEP,), ARITHMETIC)
+    squares = tl.zeros((STEP,), ARITHMETIC)
+    for step in range(steps):
+        col = step * STEP + lane
+        x = tl.load(x_ptr + row * stride * UNIT + col, mask=col < width, other=0.0, eviction_policy="evict_last")
+        x = x.to(ARITHMETIC)
+        if MEAN:
+            delta = tl.where(col < width, x - mean, 0.0)
+            mean += delta / (tl.zeros((), ARITHMETIC) + (step + 1))
+            squares += delta * (x - mean)
+        else:
+            squares += x * x
+    count = width.to(ARITHMETIC)
+    centre = tl.zeros((), ARITHMETIC)
+    if MEAN:
+        of_lane = (steps - (lane >= width - (steps - 1) * STEP)).to(ARITHMETIC)
+        centre = tl.sum(mean * of_lane, axis=0) / count
+        squares += of_lane * (mean - centre) * (mean - centre)
+    rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / count + EPS)
+    for step in range(steps):
+        col = (steps - 1 - step) * STEP + lane  # what was read last is still in the cache
+        x = tl.load(x_ptr + row * stride * UNIT + col, mask=col < width, other=0.0, eviction_policy="evict_first")
+        y = (x.to(ARITHMETIC) - centre) * rstd * tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
+        if MEAN:
+            y += tl.load(b_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
+        tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=col < width)
+    if SAVE:
+        tl.store(rstd_ptr + row, rstd)
+        if MEAN:
+            tl.store(mean_ptr + row, centre)
+
+
+@triton.jit
+def _backward_rows(
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    dx_ptr,
+    sums_ptr,
+    x_stride,
+    dy_stride,
+    rows,
+    cols,
+    MEAN: tl.constexpr,
+    SUMS: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    width = tl.zeros((), tl.int32) + cols * UNIT
+    count = width.to(ARITHMETIC)
+    col = tl.arange(0, BLOCK)[None, :]
+    w = tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
+    dw = tl.zeros((ROWS, BLOCK), ARITHMETIC)
+    db = tl.zeros((ROWS, BLOCK), ARITHMETIC)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+        top = (tl.zeros((), tl.int64) + tile) * ROWS
+        row = (top + tl.arange(0, ROWS))[:, None]
+        inside = (row < rows) & (col < width)
+        x = tl.load(x_ptr + row * x_stride * UNIT + col, mask=inside, other=0.0).to(ARITHMETIC)
+        dy = tl.load(dy_ptr + row * dy_stride * UNIT + col, mask=inside, other=0.0).to(ARITHMETIC)
+        rstd = _of_rows(rstd_ptr, top, rows, ROWS)
+        if MEAN:
+            x = tl.where(inside, x - _of_rows(mean_ptr, top, rows, ROWS), 0.0)
+        x *= rstd
+        g = dy * w
+        dx = g - x * (tl.sum(g * x, axis=1)[:, None] / count)
+        if MEAN:
+            dx -= tl.sum(g, axis=1)[:, None] / count
+        tl.store(dx_ptr + row * width + col, (dx * rstd).to(dx_ptr.dtype.element_ty), mask=inside)
+        if SUMS:
+            dw += dy * x
+            if MEAN:
+                db += dy
+    if SUMS:
+        here = sums_ptr + tl.program_id(0).to(tl.int64) * width + tl.arange(0, BLOCK)
+        tl.store(here, tl.sum(dw, axis=0), mask=tl.arange(0, BLOCK) < width)
+        if MEAN:
+            here += tl.num_programs(0).to(tl.int64) * width
+            tl.store(here, tl.sum(db, axis=0), mask=tl.arange(0, BLOCK) < width)
+
+
+@triton.jit
+def _backward_long(
+    x_ptr,
+    w_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    dx_ptr,
+    x_stride,
+    dy_stride,
+    cols,
+    MEAN: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    STEP: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    width = tl.zeros((), tl.int64) + cols * UNIT
+    lane = tl.arange(0, STEP)
+    steps = tl.cdiv(width, STEP)
+    rstd = tl.load(rstd_ptr + row)
+    mean = tl.load(mean_ptr + row) if MEAN else 0.0
+    along = tl.zeros((STEP,), ARITHMETIC)
+    total = tl.zeros((STEP,), ARITHMETIC)
+    for step in range(steps):
+        col = step * STEP + lane
+        x = tl.load(x_ptr + row * x_stride * UNIT + col, mask=col < width, other=0.0, eviction_policy="evict_last")
+        dy = tl.load(dy_ptr + row * dy_stride * UNIT + col, mask=col < width, other=0.0, eviction_policy="evict_last")
+        g = dy.to(ARITHMETIC) * tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
+        along += g * ((x.to(ARITHMETIC) - mean) * rstd)
+        total += g
+    count = width.to(ARITHMETIC)
+    share = tl.sum(along, axis=0) / count
+    offset = tl.sum(total, axis=0) / count if MEAN else 0.0
+    for step in range(steps):
+        col = (steps - 1 - step) * STEP + lane  # what was read last is still in the cache
+        x = tl.load(x_ptr + row * x_stride * UNIT + col, mask=col < width, other=0.0)
+        dy = tl.load(dy_ptr + row * dy_stride * UNIT + col, mask=col < width, other=0.0)
+        g = dy.to(ARITHMETIC) * tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
+        dx = (g - (x.to(ARITHMETIC) - mean) * rstd * share - offset) * rstd
+        tl.store(dx_ptr + row * width + col, dx.to(dx_ptr.dtype.element_ty), mask=col < width)
+
+
+@triton.jit
+def _sum_columns(
+    x_ptr,
+    dy_ptr,
+    mean_ptr,
+    rstd_ptr,
+    sums_ptr,
+    x_stride,
+    dy_stride,
+    rows,
+    cols,
+    each,
+    MEAN: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    # A program sums ``each`` rows of COLS columns, a multiple of ROWS but for the last ones.
+    width = tl.zeros((), tl.int64) + cols * UNIT
+    col = tl.program_id(0).to(tl.int64) * COLS + tl.arange(0, COLS)
+    begin = tl.program_id(1).to(tl.int64) * each
+    dw = tl.zeros((ROWS, COLS), ARITHMETIC)
+    db = tl.zeros((ROWS, COLS), ARITHMETIC)
+    for start in range(begin, tl.minimum(begin + each, rows), ROWS):
+        row = (start + tl.arange(0, ROWS))[:, None]
+        inside = (row < rows) & (col < width)[None, :]
+        x = tl.load(x_ptr + row * x_stride * UNIT + col[None, :], mask=inside, other=0.0).to(ARITHMETIC)
+        dy = tl.load(dy_ptr + row * dy_stride * UNIT + col[None, :], mask=inside, other=0.0).to(ARITHMETIC)
+        if MEAN:
+            x -= _of_rows(mean_ptr, start, rows, ROWS)
+            db += dy
+        dw += dy * (x * _of_rows(rstd_ptr, start, rows, ROWS))
+    here = sums_ptr + tl.program_id(1).to(tl.int64) * width + col
+    tl.store(here, tl.sum(dw, axis=0), mask=col < width)
+    if MEAN:
+        tl.store(here + tl.num_programs(1).to(tl.int64) * width, tl.sum(db, axis=0), mask=col < width)
+
+
+@triton.jit
+def _add_sums(sums_ptr, dw_ptr, db_ptr, parts, cols, MEAN: tl.constexpr, PARTS: tl.constexpr, COLS: tl.constexpr):
+    col = tl.program_id(0).to(tl.int64) * COLS + tl.arange(0, COLS)
+    part = tl.arange(0, PARTS).to(tl.int64)[:, None]
+    dw = tl.zeros((PARTS, COLS), sums_ptr.dtype.element_ty)
+    db = tl.zeros((PARTS, COLS), sums_ptr.dtype.element_ty)
+    for start in range(0, parts, PARTS):
+        inside = (start + part < parts) & (col < cols)[None, :]
+        at = sums_ptr + (start + part) * cols + col[None, :]
+        dw += tl.load(at, mask=inside, other=0.0)
+        if MEAN:
+            db += tl.load(at + (tl.zeros((), tl.int64) + parts) * cols, mask=inside, other=0.0)
+    tl.store(dw_ptr + col, tl.sum(dw, axis=0).to(dw_ptr.dtype.element_ty), mask=col < cols)
+    if MEAN:
+        tl.store(db_ptr + col, tl.sum(db, axis=0).to(db_ptr.dtype.element_ty), mask=col < cols)
+
+
+def normalize(x: Tensor, w: Tensor, b: Tensor | None, eps: float, asked: Asked = (None, None)) -> Tensor:
+    """Return LayerNorm of each row of ``x`` [..., cols], or RMSNorm if there is no ``b``. ``y`` is contiguous.
+
+    An ``x`` whose rows are not contiguous is copied first. The result can be differentiated once.
+
+    Args:
+        x: float16, bfloat16, float32 or float64; 16 bits are computed in float32.
+        w: weight [cols], of the dtype of ``x``.
+        b: bias [cols], likewise.
+        eps: is added to the variance, or to the mean of the squares.
+        asked: rows of a program of the forward and its warps.
+
+    Raises:
+        Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
+
+    """
+    if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)):
+        return apply(_Differentiable, x, w, b, eps, asked)
+    y: Tensor = _forward(x, w, b, eps, asked, False)[0]
+    return y
+
+
+@planned
+def _forward(
+    x: Tensor, w: Tensor, b: Tensor | None, eps: float, asked: Asked, save: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return y, and, to ``save``, the mean of each row, if there is a ``b``, and one over its standard deviation."""
+    require_gpu(x)
+    require_floats(x)
+    y = each_time(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
+    if x.numel() == 0:
+        return y, None, None
+    flat, w = _flat(x), w.contiguous()
+    rows, cols = flat.shape
+    kind = torch.promote_types(x.dtype, torch.float32)
+    rstd = each_time(torch.empty, rows, dtype=kind, device=x.device) if save else None
+    mean = each_time(torch.empty, rows, dtype=kind, device=x.device) if save and b is not None else None
+    unit = _unit(cols, flat)
+    tensors = (flat, w, w if b is None else b.contiguous(), y, mean if mean is not None else w, rstd if save else w)
+    constants = {"EPS": eps, "MEAN": b is not None, "SAVE": save, "ARITHMETIC": _arithmetic(x), "UNIT": unit}
+    size, block = x.element_size(), triton.next_power_of_2(cols)
+    if block > HELD[size]:
+        repeatable(_forward_long)[(rows,)](
+            *tensors, flat.stride(0) // unit, cols // unit, **constants, STEP=STEP, num_warps=asked[1] or 8
+        )
+        return y, mean, rstd
+    together, warps = _forward_plan(block, rows, size, multiprocessors(x))
+    together, warps = asked[0] or together, asked[1] or warps
+    repeatable(_forward_rows)[(triton.cdiv(rows, together),)](
+        *tensors, flat.stride(0) // unit, rows, cols // unit, **constants, ROWS=together, BLOCK=block, num_warps=warps
+    )
+    return y, mean, rstd
+
+
+@planned
+def _backward(
+    x: Tensor, w: Tensor, mean: Tensor | None, rstd: Tensor, dy: Tensor, of_weights: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return the gradients of x, and, if ``of_weights``, of weight and, if there is a ``mean``, of bias."""
+    dx = each_time(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
+    flat, dy, w = _flat(x), _flat(dy), w.contiguous()
+    rows, cols = flat.shape
+    block, size = triton.next_power_of_2(cols), x.element_size()
+    unit, processors = _unit(cols, flat, dy), multiprocessors(x)
+    long = block > HELD_BACKWARD[size]
+    if long:
+        each = triton.cdiv(
+            triton.cdiv(rows, triton.cdiv(PROGRAMS * processors, triton.cdiv(cols, COLUMNS))), COLUMN_ROWS
+        )
+        each *= COLUMN_ROWS
+        parts = triton.cdiv(rows, each)
+    else:
+        together, warps, programs, stages = _backward_plan(block, size)
+        parts = min(triton.cdiv(rows, together), processors * programs)
+    dw = db = sums = None
+    if of_weights:
+        kinds = {"dtype": w.dtype, "device": x.device}
+        dw = each_time(torch.empty, cols, **kinds)
+        db = each_time(torch.empty, cols, **kinds) if mean is not None else None
+        sums = each_time(torch.empty, parts * cols * (1 if mean is None else 2), dtype=rstd.dtype, device=x.device)
+    constants = {"MEAN": mean is not None, "ARITHMETIC": _arithmetic(x), "UNIT": unit}
+    strides = flat.stride(0) // unit, dy.stride(0) // unit
+    of_rows = (rstd if mean is None else mean), rstd
+    if long:
+        repeatable(_backward_long)[(rows,)](
+            flat, w, dy, *of_rows, dx, *strides, cols // unit, **constants, STEP=STEP, num_warps=8
+        )
+        if sums is not None:
+            repeatable(_sum_columns)[(triton.cdiv(cols, COLUMNS), parts)](
+                flat, dy, *of_rows, sums, *strides, rows, cols // unit, each, **constants,
+                ROWS=COLUMN_ROWS, COLS=COLUMNS, num_warps=8,
+            )  # fmt: skip
+    else:
+        repeatable(_backward_rows)[(parts,)](
+            flat, w, dy, *of_rows, dx, rstd if sums is None else sums, *strides, rows, cols // unit, **constants,
+            SUMS=sums is not None, ROWS=together, BLOCK=block, STAGES=stages, num_warps=warps,
+        )  # fmt: skip
+    if sums is not None:
+        repeatable(_add_sums)[(triton.cdiv(cols, ADDED),)](
+            sums, dw, dw if db is None else db, parts, cols, MEAN=mean is not None, PARTS=PARTS, COLS=ADDED
+        )
+    return dx, dw, db
+
+
+class _Differentiable(torch.autograd.Function):
+    """``normalize`` for autograd, which saves x, the weight and two numbers of each row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, eps: float, asked: Asked) -> Tensor:
+        y, mean, rstd = _forward(x, w, b, eps, asked, True)
+        ctx.save_for_backward(x, w, mean, rstd)
+        ctx.biased = b is not None
+        return y
+
+    @staticmethod
+    @no_second_derivative
+    def backward(ctx: Any, saved: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, mean, rstd = saved
+        if x.numel() == 0:
+            zeros = torch.zeros_like(w)
+            return torch.empty_like(x), zeros, zeros.clone() if ctx.biased else None, None, None
+        return *_backward(x, w, mean, rstd, dy, any(ctx.needs_input_grad[1:3])), None, None
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Return ``x`` as a matrix of contiguous rows, copied if it must be."""
+    flat = x.reshape(-1, x.shape[-1])
+    return flat if flat.stride(1) == 1 or flat.shape[1] == 1 else flat.contiguous()
+
+
+def _unit(cols: int, *tensors: Tensor) -> int:
+    """Return how many elements at once divide the columns, and the strides between the rows of ``tensors``."""
+    sizes = [cols, *(tensor.stride(0) for tensor in tensors if tensor.shape[0] > 1)]
+    return next(
+        unit
+        for unit in (8, 4, 2, 1)
+        if unit * tensors[0].element_size() <= VECTOR and not any(size % unit for size in sizes)
+    )
+
+
+def _forward_plan(block: int, rows: int, size: int, processors: int) -> tuple[int, int]:
+    """Return the rows, of ``block`` columns each, and the warps of a program that holds rows."""
+    together = max(1, TILE // block)
+    while together > 1 and triton.cdiv(rows, together) < processors:
+        together //= 2
+    return together, min(32 if size < 8 else 16, max(1, together * block // WARP_ELEMENTS))
+
+
+def _backward_plan(block: int, size: int) -> tuple[int, int, int, int]:
+    """Return the rows and the warps of such a program, programs of a multiprocessor, and rows on their way."""
+    together = max(1, TILE // block)
+    warps = min(32 if size < 8 else 16, max(1, together * block // BACKWARD_WARP_ELEMENTS))
+    return together, warps, max(1, min(PROGRAMS, 16 // warps)), 1
+
+
+def _arithmetic(x: Tensor) -> tl.dtype:
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
