@@ -44,6 +44,8 @@ def sets_a_timer(x):
     signal.setitimer(signal.ITIMER_REAL, 1000)
     return right(x)
 
+def uses_vmap(x): return torch.func.vmap(right)(x)  # torch registers kernels for it at the first use
+
 def registers_a_wrong_kernel(x):
     register("sub.Tensor", lambda a, b, alpha=1: torch.zeros(a.shape))
     return torch.zeros(x.shape)
@@ -112,8 +114,11 @@ def test_what_a_case_changes_is_in_its_row_and_in_no_other(run, tmp_path, names)
 def test_outputs_that_only_a_registered_kernel_calls_right_are_wrong(run, tmp_path):
     (tmp_path / "user.py").write_text(USER)
     words = ("workload=gelu", "workload.rows=64", "workload.cols=64", "impl=file,torch", "-m")
-    result = run(*words, f"impl.path={tmp_path}/user.py:registers_a_wrong_kernel", *QUICK)
-    mine, torch = result.rows()
+    paths = [f"{tmp_path}/user.py:{name}" for name in ("uses_vmap", "registers_a_wrong_kernel")]
+    result = run(*words, f"impl.path={','.join(paths)}", *QUICK)
+    with_vmap, mine, torch = result.rows()
+    assert with_vmap["status"] == "ok"
+    assert "side_effects" not in with_vmap["metrics"]
     assert mine["status"] == "wrong"
     assert mine["reason"].startswith("y: ")
     assert mine["metrics"]["side_effects"] == f"the kernel of aten::sub.Tensor (CPU){AGAIN}"
