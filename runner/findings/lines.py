@@ -16,7 +16,7 @@ from ..records.row import Row
 from ..timing import statistics
 from ..timing.statistics import Ratio
 from ..timing.verdict import launch_bound
-from .ratios import bounds, by_key, inverse, row_in_rounds, time_ratio
+from .ratios import bounds, by_key, inverse, row_in_rounds, separate_ratio, time_ratio
 from .replicas import between_pct, merge_replicas, replicas_by_case
 from .validity import is_correct, may_win
 
@@ -157,9 +157,15 @@ class _Problem:
         return lines
 
     def _is_tied(self, place: int, words: Mapping[tuple[int, int], str]) -> bool:
-        """Return whether the interval of the ratio to the fastest includes 1. In rounds, it is that of all pairs."""
+        """Return whether the interval of the ratio to the fastest includes 1. In rounds, it is that of all pairs.
+
+        Two separate times that may not be compared are no tie, unless their own intervals overlap.
+        """
         ratio, _ = self._behind(place, words)
-        return ratio is not None and ratio.half < math.inf and (ratio.paired or abs(ratio.log) <= ratio.half)
+        if self.best is None or ratio is None or ratio.half == math.inf:
+            return False
+        alone = separate_ratio(self.lines[place].row, self.lines[self.best].row)
+        return ratio.paired or (alone is not None and abs(alone.log) <= alone.half)
 
     def _behind(self, place: int, words: Mapping[tuple[int, int], str]) -> tuple[Ratio | None, str | None]:
         """Return the ratio of the case at ``place`` to the fastest, and its conclusion; None, None without one."""
