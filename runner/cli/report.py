@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from ..records.bad_input import BadInput, choices
 from ..records.options import option_summaries
@@ -41,6 +42,8 @@ def main(argv: Sequence[str]) -> int:
         Parser("report", __doc__, TAKES, arguments=arguments, usage=usage).parse(argv)
     if form not in formats:
         mistake = f"report {form}: no such format;" if form else "report: give a format,"
+        if form == "last" or (form and Path(form).is_dir()):
+            mistake = f"report {form}: write a format before the run, as in report html {form};"
         raise BadInput(f"{mistake} {choices(form, formats)}")
     module = import_module(f"..report.{PREFIX}{form}", __package__)
     parser = Parser(f"report {form}", module.__doc__, TAKES)
