@@ -12,12 +12,16 @@ from math import sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ..timing.call import Call
+from .adamw import Updates
 from .mlp_errors import Rounding, Value, gradients
 from .rounding import FLOOR, TF32
 from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size, Workload, options_for
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+ADAMW = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}  # as in torch.optim.AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +33,9 @@ class Mlp(Workload):
     batch: Size  # rows of x
     steps: Size  # passes in one call
     activation: Literal["gelu", "relu"]  # gelu is the exact form
-    pass_: Literal["fwd", "fwd_bwd", "train_step"]  # forward; with backward; with backward and SGD update
+    pass_: Literal["fwd", "fwd_bwd", "train_step"]  # forward; with backward; with backward and update
     zero_grad: Literal["every_step", "accumulate"]  # accumulate: clear once per call, then sum, as in the lecture
+    optimizer: Literal["sgd", "adamw"]  # of train_step
     lr: Annotated[float, "above 0"]  # learning rate of train_step
     print_loss: bool  # print it after each step, for which the host waits for the GPU
 
@@ -70,7 +75,10 @@ class Mlp(Workload):
 
         if self.pass_ == "fwd_bwd":
             return training.forward_backward(forward, self.steps, params, accumulate=accumulate, on_loss=on_loss)
-        return training.train(forward, self.steps, params, accumulate=accumulate, lr=self.lr, on_loss=on_loss)
+        adamw = ADAMW if self.optimizer == "adamw" else None
+        return training.train(
+            forward, self.steps, params, accumulate=accumulate, lr=self.lr, adamw=adamw, on_loss=on_loss
+        )
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return y for fwd, y and the gradient of each parameter for fwd_bwd, the updated parameters for train_step.
@@ -111,12 +119,14 @@ class Mlp(Workload):
     def bytes_min(self) -> int:
         """Input x and parameters, read, and y (fwd), y and gradients (fwd_bwd) or parameters (train_step), written.
 
-        They count once per call with any number of steps, since later steps may find them in the cache.
+        Both moments of AdamW are read and written too. All count once per call with any number of steps, since later
+        steps may find them in the cache.
         """
         rows = self.batch * self.dim
         params = self.layers * (self.dim + 1) * self.dim
         written = {"fwd": rows, "fwd_bwd": rows + params, "train_step": params}[self.pass_]
-        return (rows + params + written) * ITEMSIZE[self.dtype]
+        moments = 4 * params if self.optimizer == "adamw" and self.pass_ == "train_step" else 0
+        return (rows + params + written) * ITEMSIZE[self.dtype] + moments * max(4, ITEMSIZE[self.dtype])
 
     def _names(self) -> list[str]:
         return [f"{kind}{layer + 1}" for layer in range(self.layers) for kind in "wb"]
@@ -187,6 +197,8 @@ class Mlp(Workload):
         zeros = [param.new_zeros(param.shape) for param in start]
         summed, bounds, allowed, before, lost = zeros, zeros, zeros, zeros, 0.0
         keep = float(self.zero_grad == "accumulate")
+        updates = Updates(self.lr, **ADAMW) if self.optimizer == "adamw" else None
+        decay, roundings = (1 - self.lr * ADAMW["weight_decay"], 2) if updates else (1.0, 1)
         for step in range(self.steps):
             _, computed = gradients(x, params, self.activation, self._rounding(), backward=True)
             turned = [(gradient.value - last).abs() for gradient, last in zip(computed, before, strict=True)]
@@ -197,10 +209,13 @@ class Mlp(Workload):
             ]  # fmt: skip
             before = [gradient.value for gradient in computed]
             summed = [keep * total + gradient for total, gradient in zip(summed, before, strict=True)]
-            moved = [param.value - self.lr * total for param, total in zip(params, summed, strict=True)]
+            changes = [(self.lr * total, self.lr * bound) for total, bound in zip(summed, bounds, strict=True)]
+            if updates:
+                changes = updates.next(summed, bounds)
+            moved = [decay * param.value - change for param, (change, _) in zip(params, changes, strict=True)]
             allowed = [
-                so_far + self.lr * bound + unit * (value.abs() + self.lr * total.abs())
-                for so_far, bound, value, total in zip(allowed, bounds, moved, summed, strict=True)
+                so_far + bound + unit * (roundings * value.abs() + change.abs())
+                for so_far, value, (change, bound) in zip(allowed, moved, changes, strict=True)
             ]
             # The error of a gradient is a combination of rows of h, and shifts z by its product with the same rows. For
             # a single row, all terms of that sum have one sign.
@@ -209,7 +224,7 @@ class Mlp(Workload):
                 Value(value, alike * (bound / most).square() + stored * value.square())
                 for value, bound in zip(moved, allowed, strict=True)
             ]
-            update = self.lr * sqrt(sum(float(total.square().sum()) for total in summed))
+            update = sqrt(sum(float(change.square().sum()) for change, _ in changes))
             rounded = unit * sqrt(sum(float(value.square().sum()) for value in moved))
             lost = min(1.0, rounded / update) if update else 0.0
         expected = zip(self._names(), params, allowed, strict=True)

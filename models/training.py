@@ -13,12 +13,13 @@ them are kept, since a captured backward reads what its forward has saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from ..kernels.adamw.torch import adamw as step_of_adamw
 from ..kernels.spans import span
 from ..kernels.unsupported import Unsupported
 from ..timing.call import Call
@@ -137,22 +138,38 @@ def forward_backward(
 
 
 def train(
-    forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, lr: float, on_loss: OnLoss | None = None
+    forward: Forward,
+    steps: int,
+    params: list[Tensor],
+    *,
+    accumulate: bool,
+    lr: float,
+    adamw: Mapping[str, float] | None = None,
+    on_loss: OnLoss | None = None,
 ) -> Call:
-    """Return a call of ``steps`` times forward, ``y.mean().backward()`` and p -= lr * gradient (SGD), in place.
+    """Return a call of ``steps`` times forward, ``y.mean().backward()`` and an update of the parameters in place.
 
-    Its outputs are the parameters themselves, not copies: the next ``run`` changes them, and ``reset`` restores them.
-    ``on_loss`` is called with each loss.
+    The update is p -= lr * gradient (SGD), or by ``adamw`` with those hyperparameters, and with moments that are 0 when
+    the call begins, at least as wide as float32. The outputs are the parameters themselves, not copies: the next
+    ``run`` changes them, and ``reset`` restores them. ``on_loss`` is called with each loss.
     """
     let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
     start = [param.detach().clone() for param in params]
+    kinds = [torch.promote_types(param.dtype, torch.float32) for param in params] * 2 if adamw else []
+    moments = [torch.zeros_like(param, dtype=kind) for param, kind in zip(params * 2, kinds, strict=False)]
+
+    def update(index: int) -> None:
+        if adamw is None:
+            torch._foreach_add_(params, _gradients(params), alpha=-lr)
+        else:
+            step_of_adamw(*params, *_gradients(params), *moments, step=index + 1, lr=lr, **adamw)
 
     def step(index: int) -> None:
         with span(f"step_{index}"):
             _, loss = _step(forward)
             with span("optimizer_step"), torch.no_grad():
-                torch._foreach_add_(params, _gradients(params), alpha=-lr)
+                update(index)
             if on_loss:
                 on_loss(loss)
 
@@ -168,6 +185,8 @@ def train(
         clear()
         with torch.no_grad():
             torch._foreach_copy_(params, start)
+            if moments:
+                torch._foreach_zero_(moments)
 
     return Call(run=run, reset=reset)
 

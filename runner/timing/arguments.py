@@ -55,8 +55,8 @@ class Inputs:
         """Undo the changes, in place."""
         if self.changed:
             with torch.no_grad():
-                for now, was in self.changed:
-                    now.copy_(was)
+                now, was = zip(*self.changed, strict=True)
+                torch._foreach_copy_(now, was)
 
 
 def device_of(functions: Sequence[Callable[..., Any]], args: Sequence[Any]) -> torch.device:

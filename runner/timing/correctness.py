@@ -109,7 +109,7 @@ def check_outputs(outputs: Sequence[object], expected: Sequence[Expected], dtype
         result.reason = f"{len(outputs)} outputs where {len(expected)} are expected"
     for output, reference in zip(outputs, expected, strict=False):
         result.tolerance.append(reference.tolerance)
-        if reason := misfit(output, reference.value, dtype):
+        if reason := misfit(output, reference.value, getattr(torch, reference.dtype) if reference.dtype else dtype):
             result.compared = False
         else:
             reason = _compare(output, reference, result)  # type: ignore[arg-type]

@@ -9,8 +9,7 @@ from runner.cli import main
 MISTAKES = {
     "an unknown workload, with the nearest match": (
         ["workload=mpl"],
-        "workload=mpl: no such option; did you mean mlp? One of: add, argmax, attention, cdist, cumsum, gelu, "
-        "histogram, matmul, mlp, norm, reduce_max, reduce_sum, softmax, square, transpose",
+        "workload=mpl: no such option; did you mean mlp? One of: ",
     ),
     "a name that is no UTF-8": (
         ["impl=file", "impl.path=caf\udce9.py:f"],
@@ -18,8 +17,7 @@ MISTAKES = {
     ),
     "an unknown implementation": (
         ["impl=tritn"],
-        "impl=tritn: no such option; did you mean triton? One of: compiled, copy, cuda, cudagraph, cudnn, efficient, "
-        "fa4, file, flash, flex, liger, math, naive, numba, online, power, quack, split, torch, triton",
+        "impl=tritn: no such option; did you mean triton? One of: compiled, copy, cuda, cudagraph, cudnn, ",
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],
@@ -99,15 +97,11 @@ MISTAKES = {
     ),
     "compiled of compiled": (
         ["impl=compiled", "impl.of=compiled"],
-        "impl.of: no implementation 'compiled' to wrap; "
-        "one of: cuda, cudnn, efficient, fa4, flash, flex, liger, math, naive, numba, online, power, quack, split, "
-        "torch, triton",
+        "impl.of: no implementation 'compiled' to wrap; one of: cuda, cudnn, ",
     ),
     "compiled of nothing known": (
         ["impl=compiled", "impl.of=tritn"],
-        "impl.of: no implementation 'tritn' to wrap; did you mean triton? "
-        "One of: cuda, cudnn, efficient, fa4, flash, flex, liger, math, naive, numba, online, power, quack, split, "
-        "torch, triton",
+        "impl.of: no implementation 'tritn' to wrap; did you mean triton? One of: cuda, cudnn, ",
     ),
     "a field that no option of a sweep has": (
         ["workload=gelu,matmul", "workload.zize=8", "-m"],
@@ -146,7 +140,7 @@ MISTAKES = {
         ["measure.benchmark.samples=3"],
         "measure.benchmark.samples: 3 is not allowed; give a whole number at least 20",
     ),
-    "a number for a group": (["workload=3"], "workload=3: workload takes the name of an option; one of: add, argmax, "),
+    "a number for a group": (["workload=3"], "workload=3: workload takes the name of an option; one of: adamw, add, "),
 }
 
 

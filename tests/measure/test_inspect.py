@@ -123,7 +123,15 @@ def test_a_backward_has_a_graph_of_its_own(inspected):
 
 
 MLP = {"dim": 32, "layers": 2, "batch": 16, "steps": 2, "activation": "gelu", "pass": "fwd_bwd"}
-MLP |= {"zero_grad": "every_step", "lr": 0.01, "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
+MLP |= {
+    "zero_grad": "every_step",
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "print_loss": False,
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+}
 
 
 def test_graph_breaks_are_told_with_their_reasons(inspected, tmp_path):

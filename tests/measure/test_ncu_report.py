@@ -167,3 +167,12 @@ def test_the_page_to_read_begins_with_the_slowest_and_stays_narrow(rules):
     assert text.index("cutlass::Kernel2") < text.index("cunn_SoftMaxForwardReg") < text.index("_softmax_rows")
     assert "limited by the number of required registers" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 120
+
+
+def test_sectors_per_request_are_those_of_the_longest_kernel():
+    kernels = report.kernels(RAW)
+    kernels[3]["load_sectors"] = 31.5  # recorded before ncu was asked for them
+    columns = NcuProfile(kernels, (), "", {}).columns()
+    assert columns["load_sectors"] == 31.5
+    assert "store_sectors" not in columns
+    assert report.launch_figures({report.SECTORS["store_sectors"]: 4.0})["store_sectors"] == 4.0

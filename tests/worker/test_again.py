@@ -33,7 +33,14 @@ GELU = {
     "layout": "contiguous",
 }
 MLP = {"dim": 8, "layers": 2, "batch": 4, "steps": 2, "activation": "gelu", "pass": "train_step", "lr": 0.1}
-MLP |= {"zero_grad": "every_step", "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
+MLP |= {
+    "zero_grad": "every_step",
+    "optimizer": "sgd",
+    "print_loss": False,
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+}
 
 USER = """
 import sys, torch

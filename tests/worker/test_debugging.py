@@ -48,7 +48,14 @@ GELU = {
     "layout": "contiguous",
 }
 MLP = {"dim": 16, "layers": 1, "batch": 8, "steps": 1, "activation": "gelu", "pass": "fwd_bwd", "lr": 0.01}
-MLP |= {"zero_grad": "every_step", "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
+MLP |= {
+    "zero_grad": "every_step",
+    "optimizer": "sgd",
+    "print_loss": False,
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+}
 PLAIN = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("benchmark", BENCHMARK),), Settings("cpu", 0))
 
 USER = """

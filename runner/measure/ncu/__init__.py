@@ -42,6 +42,12 @@ COLUMNS: dict[str, Column] = {
     "registers": Column("", "registers per thread"),
     "waves": Column("", "blocks over the number of blocks that the GPU can run at once"),
     "tail_pct": Column("%", "share of the block slots of all waves that the last wave leaves empty", "lower"),
+    "load_sectors": Column(
+        "", "sectors of 32 bytes per request of a warp to load; 4 for 32 numbers of 4 bytes in a row", "lower"
+    ),
+    "store_sectors": Column("", "sectors of 32 bytes per request of a warp to store", "lower"),
+    "load_used_pct": Column("%", "share of the bytes of those sectors that the loads ask for", "higher"),
+    "store_used_pct": Column("%", "share of the bytes of those sectors that the stores write", "higher"),
     "ncu_clock_mhz": Column("MHz", "clock of the multiprocessors under Nsight Compute"),
     "ncu_hint": Column("", "advice of Nsight Compute that promises the largest part of the call's time"),
     "ncu_note": Column("", "how the profile may differ from the call"),
@@ -55,6 +61,8 @@ SIDE_BY_SIDE = (
     ComparedQuantity("instructions", "instructions", "call"),
     ComparedQuantity("SM throughput", "sm_pct"),
     ComparedQuantity("GPU memory throughput", "dram_pct"),
+    ComparedQuantity("sectors per load", "load_sectors"),
+    ComparedQuantity("sectors per store", "store_sectors"),
     ComparedQuantity("occupancy", "occupancy_pct"),
     ComparedQuantity("longest kernel", "ncu_kernel"),
     ComparedQuantity("grid", "grid", "kernel"),
