@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..records.case import CaseRecord
 from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
-from ..timing.statistics import BATCHES, LEVEL, T_975, Ratio, survival
+from ..timing.statistics import BATCHES, Ratio, standing
 from ..timing.verdict import UNTRUE
 from .ratios import bounds, by_key, doubt, ratio_in_rounds
 from .replicas import merge_replicas, replicas_by_case
@@ -114,9 +114,10 @@ def decide(pairs: Sequence[BeforeAfter], max_slowdown: float) -> list[GateDecisi
     limit = math.log1p(max_slowdown)
     words = [_without_time(pair) for pair in pairs]
     timed = {i: pair.ratio for i, pair in enumerate(pairs) if words[i] is None and pair.ratio}
-    beyond = _beyond(timed, limit)
+    beyond = standing([ratio.chance_beyond(ratio.log - limit) for ratio in timed.values()])
+    slower = {i for place, i in enumerate(timed) if place in beyond}
     return [
-        GateDecision(pair, *(words[i] or _by_time(pair, timed[i], limit, slower=i in beyond)))
+        GateDecision(pair, *(words[i] or _by_time(pair, timed[i], limit, slower=i in slower)))
         for i, pair in enumerate(pairs)
     ]
 
@@ -174,25 +175,6 @@ def _no_ratio(before: Row, after: Row) -> str:
     if "contended" in verdicts or seconds <= (_benchmark(after).get("max_s") or 0.0):
         return "there are no paired rounds of both; repeat it when no other process uses the machine"
     return f"there are no paired rounds, as for slow calls; measure.benchmark.max_s={seconds:.2g} allows them"
-
-
-def _beyond(ratios: Mapping[int, Ratio], limit: float) -> set[int]:
-    """Return which of ``ratios`` are above ``limit``, corrected for their number (Holm 1979)."""
-    chances = {i: _chance(ratio, limit) for i, ratio in ratios.items()}
-    found: set[int] = set()
-    for rank, i in enumerate(sorted(chances, key=lambda i: chances[i])):
-        if chances[i] * (len(chances) - rank) > LEVEL:
-            break
-        found.add(i)
-    return found
-
-
-def _chance(ratio: Ratio, limit: float) -> float:
-    """Return the two-sided p-value of a ratio above ``limit``, if the true one is at the limit; 1 below it."""
-    beyond = ratio.log - limit
-    if beyond <= 0 or not math.isfinite(ratio.half):
-        return 1.0
-    return 2 * survival(beyond / (ratio.half / T_975[ratio.freedom]), ratio.freedom) if ratio.half else 0.0
 
 
 def _by_time(pair: BeforeAfter, ratio: Ratio, limit: float, *, slower: bool) -> tuple[Word, str]:

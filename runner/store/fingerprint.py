@@ -19,10 +19,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from .. import implementations, measure, timing
+from ..device.identity import package_version
 from ..device.import_path import NAMES
 from ..device.processes import ROOT
 from ..device.used_paths import ABSENT, ALL, FILES, MODULE, contents, repository, stamp
@@ -73,7 +73,7 @@ class Fingerprints:
         self._sources: dict[tuple[Path, Entries], tuple[Timestamp, _Source]] = {}
         self._first: dict[str, _First] = {}
         python = ".".join(platform.python_version_tuple()[:2])
-        self._versions = {"python": python, **{name: version(name) or "" for name in PACKAGES}}
+        self._versions = {"python": python, **{name: package_version(name) for name in PACKAGES}}
         python_path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         folders = [Path.cwd(), repository(os.getcwd()), *(Path(folder).absolute() for folder in python_path)]
         self._roots = [ROOT, *folders]  # as a worker has them
@@ -159,7 +159,7 @@ class Fingerprints:
         sources = {path: self._source(path, entries.get(path, ())) for path in paths}
         files = {_name(path): source.digest for path, source in sources.items()}
         needed = sorted({package for source in sources.values() for package in source.packages} | _installed(paths))
-        packages = {package: version(package) or "" for package in needed}
+        packages = {package: package_version(package) for package in needed}
         return {**files, MEASURE: _digest(measuring), **self._versions, **packages}
 
     def _closure(self, starts: Iterable[Path], entries: Mapping[Path, Entries]) -> list[Path]:
@@ -219,14 +219,6 @@ class Fingerprints:
             except OSError:
                 return _Source(MISSING)
         return self._sources[key][1]
-
-
-def version(package: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def is_version(name: str) -> bool:

@@ -22,6 +22,7 @@ import orjson
 
 from ..device.files import no_link, replace_file
 from ..device.git import git
+from ..device.identity import package_version
 from ..device.processes import ROOT
 from ..device.used_paths import repository
 from ..records import untrusted
@@ -31,7 +32,6 @@ from ..records.plan import Plan
 from ..records.redaction import redact_command
 from ..records.schema import UNREADABLE, check
 from . import journal
-from .fingerprint import version
 
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
@@ -264,7 +264,7 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: package_version(name) or None for name in PACKAGES},
         "commit": commit and commit.strip(),
         "dirty": None if commit is None else bool(git(ROOT, *CHANGES)),
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, takewhile
 from statistics import fmean, linear_regression, quantiles, stdev
 from typing import Literal, TypeVar
 
@@ -177,7 +177,10 @@ class Ratio:
     @property
     def chance(self) -> float:
         """Two-sided p-value of the difference, if the true difference is ``ZONE``."""
-        beyond = abs(self.log) - ZONE
+        return self.chance_beyond(abs(self.log) - ZONE)
+
+    def chance_beyond(self, beyond: float) -> float:
+        """Two-sided p-value of a logarithm that is ``beyond`` a limit, if the true one is at the limit; 1 below it."""
         if beyond <= 0:
             return 1.0
         return 2 * survival(beyond / (self.half / T_975[self.freedom]), self.freedom) if self.half else 0.0
@@ -251,18 +254,19 @@ def pooled(ratios: Sequence[Ratio]) -> Ratio:
 
 
 def words(ratios: Sequence[Ratio]) -> list[Relation]:
-    """Return the conclusion of each pair of one table, corrected for the number of comparisons (Holm 1979).
+    """Return the conclusion of each pair of one table. A "faster" or "slower" has to be ``standing``."""
+    stand = standing([ratio.chance for ratio in ratios])
+    return [ratio.word if i in stand or ratio.word == "same" else "unclear" for i, ratio in enumerate(ratios)]
 
-    A "faster" or "slower" stands if its p-value times the number of pairs not yet accepted is at most ``LEVEL``.
+
+def standing(chances: Sequence[float]) -> set[int]:
+    """Return the places of the p-values that stand among ``chances``, corrected for their number (Holm 1979).
+
+    One stands if it is at most ``LEVEL`` over the number of those not yet accepted.
     """
-    conclusions: list[Relation] = [ratio.word for ratio in ratios]
-    order = sorted(range(len(ratios)), key=lambda index: ratios[index].chance)
-    standing = True
-    for rank, index in enumerate(order):
-        standing = standing and ratios[index].chance * (len(ratios) - rank) <= LEVEL
-        if not standing and conclusions[index] in ("faster", "slower"):
-            conclusions[index] = "unclear"
-    return conclusions
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    accepted = takewhile(lambda ranked: chances[ranked[1]] * (len(chances) - ranked[0]) <= LEVEL, enumerate(order))
+    return {place for _, place in accepted}
 
 
 def beaten(over_fastest: Mapping[T, Ratio], level: float) -> set[T]:
