@@ -306,7 +306,7 @@ def _matrix(tensor: Tensor) -> Tensor:
 
 def _cut(value: Tensor) -> Tensor:
     """Return where a function may have cut off: zeros, and the least and greatest elements of each row and column."""
-    cut = aten.eq(value, 0.0)
+    cut: Tensor = aten.eq(value, 0.0)
     for dim in (dim for dim in (0, 1) if value.numel() and value.shape[dim] > 1):
         for extreme in (aten.amin(value, [dim], True), aten.amax(value, [dim], True)):
             aten.logical_or_(cut, aten.eq(value, extreme))

@@ -460,7 +460,7 @@ def _taps(name: str, args: Sequence[Any], place: int) -> int:
         weight, stride = args[2], args[4]
     else:
         return 1
-    return math.prod(weight.shape[2:]) // math.prod(stride)
+    return int(math.prod(weight.shape[2:]) // math.prod(stride))
 
 
 def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
