@@ -12,13 +12,19 @@ class Blocks(NamedTuple):
     keys: int  # in a block
     warps: int
     stages: int  # blocks in flight, the current one included
-    ahead: bool = False  # forward: are the scores of the next block computed beside the weights of this one?
-    heads_first: bool = False  # forward: do neighbouring programs belong to different heads?
 
 
 ROOMY = (
     160 * 1024
 )  # bytes of shared memory that a block may have on sm_80, 90 and 100; on sm_86, 89 and 120 it is 99 KiB
+
+
+L2_SHARE = 16 * 2**20  # bytes of keys and values of the heads whose programs run together
+
+
+def together(heads: int, length: int, d: int, itemsize: int) -> int:
+    """Return of how many heads programs run together: what they share, 2 [length, d] a head, stays in the L2 cache."""
+    return max(1, min(heads, L2_SHARE // (2 * length * d * itemsize)))
 
 
 def forward_blocks(hopper: bool, itemsize: int, d: int) -> Blocks:
@@ -30,17 +36,17 @@ def forward_blocks(hopper: bool, itemsize: int, d: int) -> Blocks:
     return Blocks(64, 128, 4, 2) if d <= 64 else Blocks(64, 64, 4, 3)
 
 
-def backward_blocks(hopper: bool, itemsize: int, d: int, shared: int) -> Blocks:
+def keys_blocks(hopper: bool, itemsize: int, d: int, shared: int) -> Blocks:
     """Return the blocks of the kernel of dk and dv; ``shared`` is the memory that a block of threads may have."""
     if itemsize == 4:
         return Blocks(32, 32, 4, 1) if d <= 64 else Blocks(32, 32, 8, 1) if shared >= ROOMY else Blocks(16, 16, 4, 1)
     if not hopper:
-        return Blocks(32, 128, 4, 2) if d <= 64 else Blocks(32, 64, 4, 2)
-    return Blocks(64, 128, 8, 2)
+        return Blocks(32, 128, 4, 2) if d <= 64 else Blocks(32, 64, 8, 2)
+    return Blocks(128, 64, 4, 2) if d <= 64 else Blocks(64, 64, 4, 2)
 
 
 def queries_blocks(hopper: bool, itemsize: int, d: int) -> Blocks:
     """Return the blocks of the kernel of dq alone."""
     if itemsize == 4:
         return Blocks(32, 32, 4, 1) if d <= 64 else Blocks(32, 32, 8, 1)
-    return Blocks(128, 64, 8, 2) if hopper else Blocks(64, 32, 4, 2)
+    return Blocks(64, 64, 4, 2) if hopper else Blocks(64, 32, 4, 2)

@@ -7,6 +7,19 @@ import triton.language as tl
 
 
 @triton.jit
+def place(tiles, heads, together, CAUSAL: tl.constexpr):
+    """Return the tile and the head of this program. ``together`` heads share the L2 cache, their tiles in turn.
+
+    Causal: the last tile sees most keys, so it starts first, and short ones fill the gaps at the end.
+    """
+    section = tl.program_id(0) // (together * tiles)
+    within = tl.program_id(0) % (together * tiles)
+    size = tl.minimum(heads - section * together, together)
+    tile = within // size
+    return tiles - 1 - tile if CAUSAL else tile, section * together + within % size
+
+
+@triton.jit
 def load_rows(
     source, batch, head, row, rows, d, s_batch, s_head, s_row, s_col, ROWS: tl.constexpr, D: tl.constexpr,
     TMA: tl.constexpr,

@@ -7,8 +7,7 @@ operands, and other GPUs, are read by pointers and masks.
 float32 is multiplied on tensor cores with the accuracy of float32 ("tf32x3": three products of tf32 numbers), or as
 tf32 if torch's setting for products allows it.
 
-Backward adds dq in float32 by atomic additions, whose order and last bits vary; after
-``torch.use_deterministic_algorithms(True)`` it computes dq in a kernel of its own.
+Each result has one order of additions, so the same operands give the same bits.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from ..tensor_cores import TensorDescriptor, float32_setting, has_descriptors
 from ..triton_device import require_gpu, require_products, shared_bytes
 from ..triton_launch import each_time, planned, repeatable, unchanged
 from ..unsupported import Unsupported
-from ._configurations import Blocks, backward_blocks, forward_blocks, queries_blocks
+from ._configurations import Blocks, forward_blocks, keys_blocks, queries_blocks, together
 from ._operands import LOG2_E, require_attention, scale_of
 from ._triton_backward import (
-    attention_backward,
-    attention_backward_end,
+    attention_backward_keys,
     attention_backward_queries,
     attention_backward_start,
 )
@@ -36,6 +34,7 @@ from ._triton_forward import attention_forward
 
 LARGEST_D = 128
 LEAST_D = 16  # of a product of tensor cores
+PARTS = 8  # of a row, of which a thread keeps sums; by tensor cores it has 2 of every 8 columns
 ROWS = 64  # queries of a program that only reads and writes
 ALIGNED = 16  # bytes
 
@@ -112,6 +111,8 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, caus
         *k.stride(),
         *v.stride(),
         *y.stride(),
+        batch * heads,
+        together(batch * heads, k.shape[2], width, k.element_size()),
         heads,
         heads // k.shape[1],
         length,
@@ -121,8 +122,7 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, caus
         CAUSAL=causal,
         TMA=by_descriptors,
         PRECISION=_precision(q),
-        AHEAD=blocks.ahead,
-        HEADS_FIRST=blocks.heads_first,
+        PARTS=PARTS,
         D=width,
         BM=blocks.queries,
         BN=blocks.keys,
@@ -139,10 +139,9 @@ def _backward(
     dq, dk, dv = (each_time(torch.empty_like, x) for x in (q, k, v))
     if not q.numel():
         return dq, each_time(torch.zeros_like, k), each_time(torch.zeros_like, v)
-    add = not unchanged(torch.are_deterministic_algorithms_enabled)
     known = has_descriptors(q), q.element_size(), _width(q)
-    blocks = backward_blocks(*known, shared_bytes(q))
-    launch_backward(q, k, v, y, lse, dy, dq, dk, dv, causal, add, blocks, queries_blocks(*known))
+    blocks = keys_blocks(*known, shared_bytes(q)), queries_blocks(*known)
+    launch_backward(q, k, v, y, lse, dy, dq, dk, dv, causal, *blocks)
     return dq, dk, dv
 
 
@@ -157,80 +156,60 @@ def launch_backward(
     dk: Tensor,
     dv: Tensor,
     causal: bool,
-    add: bool,
-    blocks: Blocks,
-    queries: Blocks,
+    of_keys: Blocks,
+    of_queries: Blocks,
 ) -> None:
-    """Write dq, dk and dv with these ``blocks``; without ``add`` the kernel of dq takes those of ``queries``."""
+    """Write dk and dv with the blocks ``of_keys``, and dq with those ``of_queries``."""
     batch, heads, length, d = q.shape
     kv_heads, kv_length, width = k.shape[1], k.shape[2], _width(q)
-    floats = {"dtype": torch.float32, "device": q.device}
-    delta = each_time(torch.empty, batch, heads, length, **floats)
-    sums = each_time(torch.empty, batch * heads, length, width, **floats) if add else delta
-    programs = (triton.cdiv(length, ROWS) * batch * heads,)
-    repeatable(attention_backward_start)[programs](
-        y, dy, delta, sums, *y.stride(), *dy.stride(), heads, length, d, ADD=add, D=width, BM=ROWS
+    delta = each_time(torch.empty, batch, heads, length, dtype=torch.float32, device=q.device)
+    repeatable(attention_backward_start)[(triton.cdiv(length, ROWS) * batch * heads,)](
+        y, dy, delta, *y.stride(), *dy.stride(), heads, length, d, D=width, BM=ROWS
     )
     by_descriptors = all(map(describable, (q, k, v, dy)))
-    operands = (q.stride(), k.stride(), v.stride(), dy.stride())
-    strides = [stride for of_one in operands for stride in of_one]
+    strides = [stride for x in (q, k, v, dy) for stride in x.stride()]
+    sizes = (heads // kv_heads, length, kv_length, d, scale_of(d) * LOG2_E, scale_of(d))
     options = {"CAUSAL": causal, "TMA": by_descriptors, "PRECISION": _precision(q), "D": width}
 
-    def tiles(sizes: Blocks) -> list[Any]:
-        pairs = ((q, sizes.queries), (k, sizes.keys), (v, sizes.keys), (dy, sizes.queries))
+    def tiles(blocks: Blocks) -> list[Any]:
+        pairs = ((q, blocks.queries), (k, blocks.keys), (v, blocks.keys), (dy, blocks.queries))
         return [_tiles(x, rows, width, by_descriptors) for x, rows in pairs]
 
-    to_base_2 = scale_of(d) * LOG2_E
-    added = TensorDescriptor.from_tensor(sums, [1, blocks.queries, width]) if add and by_descriptors else sums
-    repeatable(attention_backward)[(triton.cdiv(kv_length, blocks.keys) * batch * kv_heads,)](
-        *tiles(blocks),
+    repeatable(attention_backward_keys)[(triton.cdiv(kv_length, of_keys.keys) * batch * kv_heads,)](
+        *tiles(of_keys),
         lse,
         delta,
-        added,
         dk,
         dv,
         *strides,
         *dk.stride(),
         *dv.stride(),
+        batch * kv_heads,
+        together(batch * kv_heads, length * heads // kv_heads, width, q.element_size()),
         kv_heads,
-        heads // kv_heads,
-        length,
-        kv_length,
-        d,
-        to_base_2,
-        scale_of(d),
-        RAGGED=kv_length % blocks.keys > 0,
-        ADD=add,
-        AHEAD=blocks.ahead,
-        BM=blocks.queries,
-        BN=blocks.keys,
-        STAGES=blocks.stages,
-        num_warps=blocks.warps,
+        *sizes,
+        RAGGED=kv_length % of_keys.keys > 0,
+        BM=of_keys.queries,
+        BN=of_keys.keys,
+        STAGES=of_keys.stages,
+        num_warps=of_keys.warps,
         **options,
     )
-    if add:
-        repeatable(attention_backward_end)[programs](
-            sums, dq, *dq.stride(), heads, length, d, scale_of(d), D=width, BM=ROWS
-        )
-        return
-    repeatable(attention_backward_queries)[(triton.cdiv(length, queries.queries) * batch * heads,)](
-        *tiles(queries),
+    repeatable(attention_backward_queries)[(triton.cdiv(length, of_queries.queries) * batch * heads,)](
+        *tiles(of_queries),
         lse,
         delta,
         dq,
         *strides,
         *dq.stride(),
+        batch * heads,
+        together(batch * heads, kv_length, width, k.element_size()),
         heads,
-        heads // kv_heads,
-        length,
-        kv_length,
-        d,
-        to_base_2,
-        scale_of(d),
-        BM=queries.queries,
-        BN=queries.keys,
-        STAGES=queries.stages,
-        num_warps=queries.warps,
+        *sizes,
+        BM=of_queries.queries,
+        BN=of_queries.keys,
+        STAGES=of_queries.stages,
+        num_warps=of_queries.warps,
         **options,
     )
 

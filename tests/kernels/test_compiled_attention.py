@@ -16,14 +16,17 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from runner.kernels.attention._configurations import backward_blocks, forward_blocks, queries_blocks  # noqa: E402
-from runner.kernels.attention._triton_backward import attention_backward, attention_backward_queries  # noqa: E402
+from runner.kernels.attention._configurations import forward_blocks, keys_blocks, queries_blocks  # noqa: E402
+from runner.kernels.attention._triton_backward import (  # noqa: E402
+    attention_backward_keys,
+    attention_backward_queries,
+)
 from runner.kernels.attention._triton_forward import attention_forward  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED = {80: 163, 89: 99, 90: 227, 100: 227}  # KiB that a block of threads may have
 TENSOR_CORES = {80: "mma.sync", 89: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
-KERNELS = {"forward": attention_forward, "backward": attention_backward, "queries": attention_backward_queries}
+KERNELS = {"forward": attention_forward, "keys": attention_backward_keys, "queries": attention_backward_queries}
 
 
 def compiled(which, capability, dtype, d, tmp_path):
@@ -31,17 +34,17 @@ def compiled(which, capability, dtype, d, tmp_path):
     hopper, kernel = capability == 90, KERNELS[which]
     itemsize = 4 if dtype == "fp32" else 2
     known, shared = (hopper, itemsize, d), 1024 * SHARED[capability]
-    blocks = backward_blocks(*known, shared) if which == "backward" else {
-        "forward": forward_blocks, "queries": queries_blocks
-    }[which](*known)  # fmt: skip
+    if which == "keys":
+        blocks = keys_blocks(*known, shared)
+    else:
+        blocks = (forward_blocks if which == "forward" else queries_blocks)(*known)
     by_descriptors = hopper and itemsize == 2
     rows = {"q": blocks.queries, "do": blocks.queries, "k": blocks.keys, "v": blocks.keys}
     types = {name: f"tensordesc<{dtype}[1,1,{n},{d}]>" if by_descriptors else f"*{dtype}" for name, n in rows.items()}
     types |= {"lse": "*fp32", "delta": "*fp32", "scale": "fp32", "factor": "fp32"}
     types |= dict.fromkeys(("o", "dk", "dv", "dq"), f"*{dtype}")
-    types["sums"] = f"tensordesc<fp32[1,{blocks.queries},{d}]>" if by_descriptors else "*fp32"
-    values = {"CAUSAL": True, "RAGGED": True, "TMA": by_descriptors, "ADD": True, "AHEAD": blocks.ahead, "D": d}
-    values |= {"PRECISION": "ieee" if itemsize == 2 else "tf32x3", "HEADS_FIRST": blocks.heads_first}
+    values = {"CAUSAL": True, "RAGGED": True, "TMA": by_descriptors, "PARTS": 8, "D": d}
+    values |= {"PRECISION": "ieee" if itemsize == 2 else "tf32x3"}
     values |= {"BM": blocks.queries, "BN": blocks.keys, "STAGES": blocks.stages}
     names = kernel.arg_names
     constants = {name: value for name, value in values.items() if name in names}
@@ -64,19 +67,19 @@ def compiled(which, capability, dtype, d, tmp_path):
     ("which", "capability", "dtype", "d"),
     [
         ("forward", 90, "bf16", 128),
-        ("backward", 90, "fp16", 64),
+        ("keys", 90, "fp16", 64),
         *(pytest.param(*case, marks=pytest.mark.long) for case in (
             ("forward", 90, "bf16", 64),
-            ("backward", 90, "bf16", 128),
+            ("keys", 90, "bf16", 128),
             ("queries", 90, "bf16", 128),
             ("forward", 80, "bf16", 128),
-            ("backward", 80, "bf16", 64),
-            ("backward", 89, "bf16", 128),
+            ("keys", 80, "bf16", 64),
+            ("keys", 89, "bf16", 128),
             ("forward", 89, "fp32", 128),
-            ("backward", 89, "fp32", 128),
+            ("keys", 89, "fp32", 128),
             ("queries", 89, "fp32", 128),
             ("forward", 100, "fp16", 64),
-            ("backward", 100, "fp16", 128),
+            ("keys", 100, "fp16", 128),
         )),
     ],
 )  # fmt: skip
@@ -84,9 +87,8 @@ def test_tensor_cores_multiply_and_little_is_spilled(tmp_path, which, capability
     ptx, stack, shared = compiled(which, capability, dtype, d, tmp_path)
     assert TENSOR_CORES[capability] in ptx
     assert shared <= 1024 * SHARED[capability]
-    assert stack <= (512 if dtype == "fp32" else 128 if which == "backward" else 0)
+    assert stack <= (512 if dtype == "fp32" else 128 if which == "keys" else 0)
     assert ".f64" not in ptx
     if capability == 90:
         assert "mma.sync" not in ptx
         assert "cp.async.bulk.tensor" in ptx
-        assert which != "backward" or "cp.reduce.async.bulk.tensor" in ptx
