@@ -40,8 +40,9 @@ def measured(run: Run, image: str) -> str:
 
 
 def chart(run: Run) -> Chart | None:
-    """Return the chart of the study: the roofline if it has that analysis, else the times; the one with most points."""
-    kind = "roofline" if any(one.name == "roofline" for one in run.conclusion) else "time"
+    """Return the chart of the study: roofline or memory if its analyses ask for it, else the times; of most points."""
+    asked = {one.name: one.fields.get("column") for one in reversed(run.conclusion)}  # the first of a name counts
+    kind = "roofline" if "roofline" in asked else "memory" if "peak_mem_bytes" in asked.values() else "time"
     drawn = [one for one in charts([run]) if one.kind == kind]
     return max(drawn, key=lambda one: len(one.data), default=None)
 

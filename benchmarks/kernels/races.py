@@ -196,6 +196,17 @@ def transpose() -> Iterator[Race]:
             yield Race("transpose", fields, [Bar("triton", (COPY,), 0.97)] if side == 16384 else [])
 
 
+def attention() -> Iterator[Race]:
+    """Yield causal forwards and backwards of 16384 positions, as several short sequences and as a long one."""
+    peers = ("torch", "cudnn")  # on Hopper, other backends of torch take twice as long
+    for pass_, least, beyond in (("fwd", 0.85, 1.0), ("bwd", 0.75, 1.0)):
+        for d in (64, 128):
+            for length in (2048, 4096, 8192, 16384):
+                sizes = {"batch": 16384 // length, "heads": 16, "length": length, "d": d}
+                fields = {**sizes, "causal": True, "dtype": "bfloat16", "pass": pass_}
+                yield Race("attention", fields, [Bar("triton", peers, least, beyond)])
+
+
 def histogram() -> Iterator[Race]:
     """Yield 256 bins of few and of many numbers."""
     for elements in (2**20, 2**26):
@@ -212,6 +223,7 @@ EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are t
     **dict.fromkeys(("reduce_sum", "reduce_max", "argmax", "norm"), ("races_reductions",)),
     "transpose": ("races_transpose",),
     "histogram": ("races_histogram",),
+    "attention": ("races_attention",),
 }
 OPS = {
     "gelu": gelu,
@@ -225,6 +237,7 @@ OPS = {
     "norm": norm,
     "transpose": transpose,
     "histogram": histogram,
+    "attention": attention,
 }
 MEAN_BARS = [
     MeanBar("bfloat16 large", "triton", "torch", mean=1.05, worst=0.97),

@@ -19,7 +19,7 @@ ROOMY = (
 )  # bytes of shared memory that a block may have on sm_80, 90 and 100; on sm_86, 89 and 120 it is 99 KiB
 
 
-L2_SHARE = 16 * 2**20  # bytes of keys and values of the heads whose programs run together
+L2_SHARE = 4 * 2**20  # bytes of keys and values of the heads whose programs run together
 
 
 def together(heads: int, length: int, d: int, itemsize: int) -> int:

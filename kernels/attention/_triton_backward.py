@@ -2,8 +2,9 @@
 
 The weights are computed again (Dao 2023, arXiv:2307.08691), by two kernels: one computes dk and dv of a block of keys
 over all queries that see it, the other dq of a tile of queries over all keys that it sees. A single kernel that adds
-its parts of dq to memory has five products instead of seven, but needs more registers. At a length of 4096 on an H200 it
-reached 0.56 of cuDNN at d=128 and 0.85 at d=64, two kernels 0.78 and 0.91; and the bits of its dq varied between calls.
+its parts of dq to memory has five products instead of seven, but needs more registers. At a length of 4096 on an H200
+it reached 0.56 of cuDNN at d=128 and 0.85 at d=64, two kernels 0.78 and 0.91; and the bits of its dq varied between
+calls.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from ..unsupported import Unsupported
 from ._operands import require_attention
 
+LEAST_D = 16
 MOST_SHAPES = 256  # compiled for; torch runs what comes after its limit, 8, without compiling it
 
 
@@ -20,12 +21,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tenso
     """Compute attention; shapes and dtypes as in ``kernels.attention``. The first call of a shape compiles.
 
     Raises:
-        Unsupported: the result requires a gradient on a CPU.
+        Unsupported: the result requires a gradient on a CPU, or d is less than 16 on a GPU.
 
     """
     require_attention(q, k, v, causal)
     if not q.is_cuda and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise Unsupported("flex_attention has no backward on a CPU; use pass=fwd, or device=cuda")
+    if q.is_cuda and q.shape[3] < LEAST_D:
+        raise Unsupported(f"flex_attention takes d of at least {LEAST_D} on a GPU; this is {q.shape[3]}")
     mask = _causal(q.shape[2], k.shape[2], q.device) if causal else None
     if torch.compiler.is_compiling():
         return _attention(q, k, v, mask)

@@ -13,8 +13,6 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from ._operands import causal_mask
-
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, block: int = 256) -> Tensor:
     """Compute attention; shapes and dtypes as in ``kernels.attention``.
@@ -29,15 +27,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, block: i
     """
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
-    seen = causal_mask(q, k) if causal else None
+    last = torch.arange(q.shape[2], device=q.device)[:, None] + (k.shape[2] - q.shape[2])  # that each query sees
     largest = q.new_full((*q.shape[:3], 1), -torch.inf, dtype=torch.float32)
     total = torch.zeros_like(largest)
     y = torch.zeros_like(q, dtype=torch.float32)
     for start in range(0, k.shape[2], block):
         keys, values = k[:, :, start : start + block], v[:, :, start : start + block]
         scores = (q @ keys.transpose(-1, -2)).float() / sqrt(q.shape[3])
-        if seen is not None:
-            scores = scores.masked_fill(~seen[:, start : start + block], -torch.inf)
+        if causal:
+            hidden = torch.arange(start, start + keys.shape[2], device=q.device) > last
+            scores = scores.masked_fill(hidden, -torch.inf)
         now = torch.maximum(largest, scores.amax(-1, keepdim=True).detach())  # y does not depend on it
         weights, factor = (scores - now).exp(), (largest - now).exp()
         total = total * factor + weights.sum(-1, keepdim=True)

@@ -83,6 +83,19 @@ def growth(run: Run, *, over: str, column: str = "time_us") -> Iterator[str]:
         yield f"{members[0][0]}{how_many_more(members)}: no exponent of {_named(column)} over {name}: {reason}."
 
 
+def ends(run: Run, *, over: str) -> Iterator[str]:
+    """Tell the largest value of the field ``over`` at which each implementation is right, and why it ends there."""
+    name = over.rpartition(".")[2]
+    known = [line for line in run.lines if isinstance(_field(line, over), int | float)]
+    for label, lines in grouped(known, lambda line: _without(run, line.case, over)).items():
+        right = [_field(line, over) for line in lines if may_win(line.row)]
+        ended = [line for line in lines if line.row.status != "ok" and _field(line, over) > max(right, default=0)]
+        if right:
+            first = min(ended, key=lambda line: float(_field(line, over)), default=None)
+            why = f"at {_field(first, over)} {verdict(first.row)}: {first.row.reason}" if first else "the largest here"
+            yield f"{label}: right up to {name}={max(right)}; {why}."
+
+
 def effect(run: Run, *, field: str, column: str = "time_us") -> Iterator[str]:
     """Tell ``column`` at each value of ``field``, and its ratio to that at the first value."""
     name = field.rpartition(".")[2]

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..records.case import CaseRecord
-from ..records.columns import DERIVED, Column
+from ..records.columns import DERIVED, TIMING, Column
 from ..records.figures import figure, finite, is_number, times
 from .lines import Line
 from .names import Names
@@ -34,6 +34,7 @@ def part(case: CaseRecord, names: Names, axis: str, gap: str = " ") -> str:
 
 
 TIME, SPEEDUP = replace(DERIVED["time_us"], unit="s"), DERIVED["speedup"]  # what a vertical axis shows
+MEMORY = replace(TIMING["peak_mem_bytes"], title="peak memory")
 BANDWIDTH = Column("B/s", "minimum traffic over the time", title="bandwidth")
 OPERATIONS = Column("FLOP/s", "operations over the time", title="operations")
 
@@ -62,6 +63,7 @@ def chart_point(run: str, line: Line, names: Names, axis: str, rate: Column | No
         "size": line.case.workload.fields.get(axis) if axis else None,
         "verdict": verdict(line.row),
         **bounded("time", "us", (time_us, low, high), 1e-6),
+        **bounded("memory", "byte", [finite(metrics.get("peak_mem_bytes")) or None]),
         **bounded("speedup", "x", (line.speedup, line.speedup_low, line.speedup_high)),
     }
     amount = metrics.get("flops" if rate is OPERATIONS else "bytes_min") if rate else None
@@ -72,7 +74,7 @@ def chart_point(run: str, line: Line, names: Names, axis: str, rate: Column | No
 
 def bounded(name: str, unit: str, known: Sequence[float | None], factor: float = 1.0) -> dict[str, Any]:
     """Return a value in ``unit`` and the ends of its interval, times ``factor`` and as texts, without those unknown."""
-    keyed = zip((name, f"{name}_low", f"{name}_high"), known, strict=True)
+    keyed = zip((name, f"{name}_low", f"{name}_high"), known, strict=False)
     found = {key: end for key, end in keyed if end is not None and math.isfinite(end)}
     point: dict[str, Any] = {key: float(f"{end * factor:.5g}") for key, end in found.items()}
     texts = [times(end) if unit == "x" else figure(end, unit) for end in found.values()]

@@ -19,6 +19,7 @@ from .validity import may_win, verdict
 GPU_ALONE = ("inspect", "ncu", "nsys", "profile")  # measurements whose columns are figures of a GPU
 SUBJECTS = {  # by the analysis: what there is not, with its arguments
     "growth": "exponent of {column} over {over}",
+    "ends": "end over {over}",
     "effect": "effect of {field} on {column}",
     "orders": "order of implementations",
     "operations": "share of operations",

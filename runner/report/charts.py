@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from ..findings.chart_data import (
+    MEMORY,
     OPERATIONS,
     SPEEDUP,
     TIME,
@@ -59,7 +60,7 @@ class Chart:
 
     name: str  # letters, digits and dashes, different for each chart of a report
     title: str
-    kind: str = ""  # time | rate | speedup | roofline
+    kind: str = ""  # time | rate | speedup | memory | roofline
     group: str = ""  # the workload, or the GPU and type of a roofline
     part: str = ""  # what is the same for all of its points: ``dtype=bfloat16``
     subtitle: str = ""  # the device, and the fields that are the same in all cases of the workload
@@ -76,7 +77,7 @@ class Chart:
 
 
 def charts(runs: Sequence[Run]) -> list[Chart]:
-    """Return the charts of ``runs``: time, rate and speed-up by workload, then a roofline by GPU and type.
+    """Return the charts of ``runs``: time, rate, speed-up and memory by workload, then a roofline by GPU and type.
 
     Only correct results are drawn. There is none for a workload without any, and no roofline without a measured peak.
     """
@@ -99,11 +100,11 @@ def _of_workload(workload: str, drawn: Sequence[tuple[str, Line]], names: Names,
     rate = limiting_rate([line for _, line in drawn])
     for text, members in grouped(drawn, lambda item: part(item[1].case, names, axis)).items():
         data = [chart_point(run, line, names, axis, rate) for run, line in members]
-        for kind, quantity in {"time": TIME, "rate": rate, "speedup": SPEEDUP}.items():
+        for kind, quantity in {"time": TIME, "rate": rate, "speedup": SPEEDUP, "memory": MEMORY}.items():
             points = [point for point in data if point.get(kind) is not None]
-            if quantity is None or not points or (kind == "speedup" and len(data) < 2):
-                continue
             single = not axis or len({point["size"] for point in points}) < 2
+            if quantity is None or not points or (kind == "speedup" and len(data) < 2) or (kind == "memory" and single):
+                continue
             spec = look.bars(kind, quantity, points) if single else look.lines(kind, quantity, points, axis)
             along = f" by {axis}" if not single else ""
             title = f"{workload}: {quantity.title}{along}" + (f" ({text})" if text else "")

@@ -19,6 +19,9 @@ OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|Storage size calculation overflowed|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
 )
 REQUESTED = re.compile(r"you tried to allocate (\d+) bytes")  # by torch on a CPU
+REQUESTED_ON_GPU = re.compile(  # by torch; the amount that it holds already is in the last words
+    r"Tried to allocate ([\d.]+ \w+)\. .*capacity of ([\d.]+ \w+) .* ([\d.]+ \w+) is allocated by PyTorch"
+)
 NO_SUCH_KERNEL = re.compile(  # the last under deterministic_algorithms=true
     r"not implemented for|not supported for|unsupported dtype|does not have a deterministic implementation",
     re.IGNORECASE,
@@ -80,6 +83,11 @@ def classify(error: BaseException, phase: Phase) -> Fault:
         if requested := REQUESTED.search(message):
             size = figure(int(requested[1]), "byte")
             reason = f"cannot allocate {size} ({requested[1]} bytes); give smaller sizes"
+        elif on_gpu := REQUESTED_ON_GPU.search(message):
+            more, whole, held = map(_bytes, on_gpu.groups())
+            sizes = [figure(size, "byte") for size in (more + held, more, held, whole)]
+            reason = "needs at least {} ({} bytes): {} more than the {} that it has; the GPU has {}; give smaller sizes"
+            reason = reason.format(sizes[0], more + held, *sizes[1:])
         return Fault("oom", reason)
     if "CUDA error" in text or name == "AcceleratorError":
         return Fault("cuda_error", reason, spoiled=True)
@@ -94,6 +102,12 @@ def classify(error: BaseException, phase: Phase) -> Fault:
     if phase == "build" and (compiler or isinstance(error, SyntaxError | ImportError | AttributeError)):
         return Fault("build_failed", reason)
     return Fault("error", reason)
+
+
+def _bytes(size: str) -> int:
+    """Return a size as torch writes it, such as 1.50 GiB, in bytes."""
+    number, unit = size.split()
+    return round(float(number) * 2.0 ** (10 * ["bytes", "KiB", "MiB", "GiB"].index(unit)))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -71,6 +71,17 @@ def test_ranking_tells_each_gain_with_its_interval(answer, made):
     assert "; torch 100 us, not told apart. From the first to the last: 4.00x as fast" in said
 
 
+def test_ends_tells_where_an_implementation_is_out_of_memory_and_why(answer, made):
+    cases = [made.case("attention", impl, {"length": n}) for impl in ("naive", "triton") for n in (1024, 4096, 8192)]
+    rows = [made.timed(one, 3.0) for one in cases]
+    for place in (1, 2):
+        rows[place] = Row(case=cases[place], status="oom", reason="needs at least 512 MiB")
+    assert answer(rows, "ends", over="workload.length") == [
+        "attention naive: right up to length=1024; at 4096 oom: needs at least 512 MiB.",
+        "attention triton: right up to length=8192; the largest here.",
+    ]
+
+
 def test_effect_compares_the_values_of_a_field(answer, made):
     rows = [made.timed(made.case("mlp", "torch", {"print_loss": on}), us) for on, us in ((False, 100.0), (True, 150.0))]
     (said,) = answer(rows, "effect", field="workload.print_loss")
@@ -174,6 +185,7 @@ ARGUMENTS = {
     "values": {"columns": ("n_kernels", "latency_us")},
     "orders": {"columns": ("time_us", "host_us")},
     "passes": {"impl": "naive", "steps": ("sub",), "passes": (2,)},
+    "ends": {"over": "workload.cols"},
 }
 
 

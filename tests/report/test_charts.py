@@ -32,6 +32,9 @@ def run(tmp_path, made, made_up):
     return build
 
 
+KINDS = ("time", "rate", "speedup", "memory")
+
+
 def by_name(found):
     return {chart.name: chart for chart in found}
 
@@ -39,7 +42,7 @@ def by_name(found):
 def test_each_workload_and_type_has_its_time_its_rate_and_its_speedup_against_the_size(run):
     found = charts([run(only="matmul", hostile=False)])
     assert [chart.name for chart in found] == [
-        *(f"matmul-{kind}-dtype={dtype}" for dtype in ("bfloat16", "float32") for kind in ("time", "rate", "speedup")),
+        *(f"matmul-{kind}-dtype={dtype}" for dtype in ("bfloat16", "float32") for kind in KINDS),
         "roofline-NVIDIA-H200-bfloat16",
         "roofline-NVIDIA-H200-float32",
     ]
@@ -48,6 +51,8 @@ def test_each_workload_and_type_has_its_time_its_rate_and_its_speedup_against_th
     assert {point["implementation"] for point in time.data} == {"naive", "torch", "compiled", "triton", "cuda"}
     assert all(point["time_low"] < point["time"] < point["time_high"] < 1 for point in time.data)
     assert time.spec["encoding"]["x"]["scale"]["type"] == "log"
+    memory = by_name(found)["matmul-memory-dtype=bfloat16"]
+    assert all(point["memory"] > 0 and "memory_low" not in point for point in memory.data)
 
 
 def test_the_rate_is_that_which_limits_the_workload(run):
@@ -80,7 +85,7 @@ def test_a_roofline_names_the_sizes_that_all_its_cases_have(run, made_up):
 
 
 def test_there_is_no_roofline_without_a_measured_peak(folder):
-    assert {chart.kind for chart in charts([read_run(folder)])} == {"time", "rate", "speedup"}
+    assert {chart.kind for chart in charts([read_run(folder)])} <= {*KINDS}
 
 
 def test_wrong_and_failed_cases_are_not_drawn(folder):

@@ -67,3 +67,15 @@ def test_the_name_of_an_exception_is_short_and_can_be_printed(name):
 def test_only_a_cuda_error_spoils_the_process():
     assert classify(RuntimeError("CUDA error: an illegal memory access was encountered"), "check").spoiled
     assert not classify(torch.OutOfMemoryError("CUDA out of memory"), "check").spoiled
+
+
+def test_out_of_memory_on_a_gpu_says_how_much_it_would_have_needed():
+    text = (
+        "CUDA out of memory. Tried to allocate 128.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 73.97 GiB "
+        "is free. Including non-PyTorch memory, this process has 65.83 GiB memory in use. Of the allocated memory "
+        "512.00 MiB is allocated by PyTorch, and 98.00 MiB is reserved by PyTorch but unallocated."
+    )
+    assert classify(torch.OutOfMemoryError(text), "measure").reason == (
+        "needs at least 128.5 GiB (137975824384 bytes): 128 GiB more than the 512 MiB that it has; the GPU has "
+        "139.8 GiB; give smaller sizes"
+    )
