@@ -26,7 +26,16 @@ Asked = tuple[int | None, int | None]  # rows of a program of the forward, and i
 
 VECTOR = 16  # bytes
 HELD = {2: 32_768, 4: 32_768, 8: 8_192}  # columns of a row that the forward holds, by bytes of an element
-HELD_BACKWARD = {2: 16_384, 4: 8_192, 8: 2_048}  # and the backward, which keeps two sums beside x and dy
+HELD_BACKWARD = {2: 16_384, 4: 16_384, 8: 4_096}  # and the backward, which holds dy too
+# And the backward that keeps sums for the weights as well, with or without those of the bias.
+HELD_SUMS = {
+    (2, False): 16_384,
+    (2, True): 8_192,
+    (4, False): 16_384,
+    (4, True): 8_192,
+    (8, False): 2_048,
+    (8, True): 2_048,
+}
 TILE = 1024  # elements, at least, of a program: it takes several short rows
 WARP_ELEMENTS, BACKWARD_WARP_ELEMENTS = 1024, 512  # of a tile, for each warp
 STEP = 4096  # elements of a longer row that are read at once
@@ -47,6 +56,28 @@ def _of_rows(ptr, row, rows, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _merge(mean, squares, count, other_mean, other_squares, other_count):
+    """Return mean, sum of squares around it and count of two sets of numbers (Chan et al. 1983)."""
+    total = count + other_count
+    share = other_count / tl.maximum(total, 1)
+    delta = other_mean - mean
+    return mean + delta * share, squares + other_squares + delta * delta * count * share, total
+
+
+@triton.jit
+def _moments(x, inside, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the mean of each row, and the sum of squares around it, of ``x``, which is 0 outside."""
+    group: tl.constexpr = min(8, BLOCK)  # elements of a thread, whose mean comes first
+    x = tl.reshape(x, (ROWS, BLOCK // group, group))
+    inside = tl.reshape(inside, (ROWS, BLOCK // group, group))
+    count = tl.sum(inside.to(x.dtype), axis=2)
+    mean = tl.sum(x, axis=2) / tl.maximum(count, 1)
+    centred = tl.where(inside, x - mean[:, :, None], 0.0)
+    mean, squares, _ = tl.reduce((mean, tl.sum(centred * centred, axis=2), count), 1, _merge)
+    return mean[:, None], squares[:, None]
+
+
+@triton.jit
 def _forward_rows(
     x_ptr,
     w_ptr,
@@ -64,6 +95,7 @@ def _forward_rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     UNIT: tl.constexpr,
+    AGAIN: tl.constexpr,
 ):
     # ``stride`` and ``cols`` count units of UNIT elements, which shows the compiler how many it may load at once. Rows
     # are int64: int32 overflows at 2**31 elements.
@@ -71,12 +103,22 @@ def _forward_rows(
     width = tl.zeros((), tl.int32) + cols * UNIT
     col = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (col < width)
-    x = tl.load(x_ptr + row * stride * UNIT + col, mask=inside, other=0.0).to(ARITHMETIC)
+    at = x_ptr + row * stride * UNIT + col
+    # Each read has another eviction hint, or the compiler would merge them into one.
+    x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_last" if AGAIN else "").to(ARITHMETIC)
     count = width.to(ARITHMETIC)
     if MEAN:
-        mean = tl.sum(x, axis=1)[:, None] / count
-        x = tl.where(inside, x - mean, 0.0)
-    rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1)[:, None] / count + EPS)
+        # From the first element on, of which a constant row differs by exact zeros.
+        first = tl.load(x_ptr + row * stride * UNIT, mask=row < rows, other=0.0).to(ARITHMETIC)
+        mean, squares = _moments(tl.where(inside, x - first, 0.0), inside, ROWS, BLOCK)
+        mean += first
+    else:
+        squares = tl.sum(x * x, axis=1)[:, None]
+    rstd = 1 / tl.sqrt(squares / count + EPS)
+    if AGAIN:
+        x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
+    if MEAN:
+        x -= mean
     y = x * rstd * tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
     if MEAN:
         y += tl.load(b_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
@@ -108,6 +150,7 @@ def _forward_long(
     width = tl.zeros((), tl.int64) + cols * UNIT
     lane = tl.arange(0, STEP)
     steps = tl.cdiv(width, STEP)
+    first = tl.load(x_ptr + row * stride * UNIT).to(ARITHMETIC)  # as in ``_forward_rows``
     mean = tl.zeros((STEP,), ARITHMETIC)
     squares = tl.zeros((STEP,), ARITHMETIC)
     for step in range(steps):
@@ -115,6 +158,7 @@ def _forward_long(
         x = tl.load(x_ptr + row * stride * UNIT + col, mask=col < width, other=0.0, eviction_policy="evict_last")
         x = x.to(ARITHMETIC)
         if MEAN:
+            x -= first
             delta = tl.where(col < width, x - mean, 0.0)
             mean += delta / (tl.zeros((), ARITHMETIC) + (step + 1))
             squares += delta * (x - mean)
@@ -126,6 +170,7 @@ def _forward_long(
         of_lane = (steps - (lane >= width - (steps - 1) * STEP)).to(ARITHMETIC)
         centre = tl.sum(mean * of_lane, axis=0) / count
         squares += of_lane * (mean - centre) * (mean - centre)
+        centre += first
     rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / count + EPS)
     for step in range(steps):
         col = (steps - 1 - step) * STEP + lane  # what was read last is still in the cache
@@ -339,11 +384,12 @@ def _forward(
             *tensors, flat.stride(0) // unit, cols // unit, **constants, STEP=STEP, num_warps=asked[1] or 8
         )
         return y, mean, rstd
-    together, warps = _forward_plan(block, rows, size, multiprocessors(x))
+    together, warps, again = _forward_plan(block, rows, size, b is not None, multiprocessors(x))
     together, warps = asked[0] or together, asked[1] or warps
     repeatable(_forward_rows)[(triton.cdiv(rows, together),)](
-        *tensors, flat.stride(0) // unit, rows, cols // unit, **constants, ROWS=together, BLOCK=block, num_warps=warps
-    )
+        *tensors, flat.stride(0) // unit, rows, cols // unit, **constants,
+        ROWS=together, BLOCK=block, AGAIN=again, num_warps=warps,
+    )  # fmt: skip
     return y, mean, rstd
 
 
@@ -355,44 +401,42 @@ def _backward(
     dx = each_time(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
     flat, dy, w = _flat(x), _flat(dy), w.contiguous()
     rows, cols = flat.shape
-    block, size = triton.next_power_of_2(cols), x.element_size()
+    block, size, mean_too = triton.next_power_of_2(cols), x.element_size(), mean is not None
     unit, processors = _unit(cols, flat, dy), multiprocessors(x)
-    long = block > HELD_BACKWARD[size]
-    if long:
-        each = triton.cdiv(
-            triton.cdiv(rows, triton.cdiv(PROGRAMS * processors, triton.cdiv(cols, COLUMNS))), COLUMN_ROWS
-        )
-        each *= COLUMN_ROWS
+    together, warps, programs, stages = _backward_plan(block, size, mean_too)
+    held = block <= HELD_BACKWARD[size]
+    fused = of_weights and held and block <= HELD_SUMS[size, mean_too]
+    turns = min(triton.cdiv(rows, together), processors * programs)
+    parts = turns
+    if of_weights and not fused:
+        each = triton.cdiv(rows, triton.cdiv(PROGRAMS * processors, triton.cdiv(cols, COLUMNS)))
+        each = triton.cdiv(each, COLUMN_ROWS) * COLUMN_ROWS
         parts = triton.cdiv(rows, each)
-    else:
-        together, warps, programs, stages = _backward_plan(block, size)
-        parts = min(triton.cdiv(rows, together), processors * programs)
     dw = db = sums = None
     if of_weights:
-        kinds = {"dtype": w.dtype, "device": x.device}
-        dw = each_time(torch.empty, cols, **kinds)
-        db = each_time(torch.empty, cols, **kinds) if mean is not None else None
-        sums = each_time(torch.empty, parts * cols * (1 if mean is None else 2), dtype=rstd.dtype, device=x.device)
-    constants = {"MEAN": mean is not None, "ARITHMETIC": _arithmetic(x), "UNIT": unit}
+        dw = each_time(torch.empty, cols, dtype=w.dtype, device=x.device)
+        db = each_time(torch.empty, cols, dtype=w.dtype, device=x.device) if mean_too else None
+        sums = each_time(torch.empty, parts * cols * (2 if mean_too else 1), dtype=rstd.dtype, device=x.device)
+    constants = {"MEAN": mean_too, "ARITHMETIC": _arithmetic(x), "UNIT": unit}
     strides = flat.stride(0) // unit, dy.stride(0) // unit
     of_rows = (rstd if mean is None else mean), rstd
-    if long:
+    if held:
+        repeatable(_backward_rows)[(turns,)](
+            flat, w, dy, *of_rows, dx, rstd if sums is None else sums, *strides, rows, cols // unit, **constants,
+            SUMS=fused, ROWS=together, BLOCK=block, STAGES=stages, num_warps=warps,
+        )  # fmt: skip
+    else:
         repeatable(_backward_long)[(rows,)](
             flat, w, dy, *of_rows, dx, *strides, cols // unit, **constants, STEP=STEP, num_warps=8
         )
-        if sums is not None:
-            repeatable(_sum_columns)[(triton.cdiv(cols, COLUMNS), parts)](
-                flat, dy, *of_rows, sums, *strides, rows, cols // unit, each, **constants,
-                ROWS=COLUMN_ROWS, COLS=COLUMNS, num_warps=8,
-            )  # fmt: skip
-    else:
-        repeatable(_backward_rows)[(parts,)](
-            flat, w, dy, *of_rows, dx, rstd if sums is None else sums, *strides, rows, cols // unit, **constants,
-            SUMS=sums is not None, ROWS=together, BLOCK=block, STAGES=stages, num_warps=warps,
+    if of_weights and not fused:
+        repeatable(_sum_columns)[(triton.cdiv(cols, COLUMNS), parts)](
+            flat, dy, *of_rows, sums, *strides, rows, cols // unit, each, **constants,
+            ROWS=COLUMN_ROWS, COLS=COLUMNS, num_warps=8,
         )  # fmt: skip
-    if sums is not None:
+    if of_weights:
         repeatable(_add_sums)[(triton.cdiv(cols, ADDED),)](
-            sums, dw, dw if db is None else db, parts, cols, MEAN=mean is not None, PARTS=PARTS, COLS=ADDED
+            sums, dw, dw if db is None else db, parts, cols, MEAN=mean_too, PARTS=PARTS, COLS=ADDED
         )
     return dx, dw, db
 
@@ -433,19 +477,20 @@ def _unit(cols: int, *tensors: Tensor) -> int:
     )
 
 
-def _forward_plan(block: int, rows: int, size: int, processors: int) -> tuple[int, int]:
-    """Return the rows, of ``block`` columns each, and the warps of a program that holds rows."""
+def _forward_plan(block: int, rows: int, size: int, mean: bool, processors: int) -> tuple[int, int, bool]:
+    """Return the rows, of ``block`` columns, and the warps of a program that holds rows, and if it reads them again."""
     together = max(1, TILE // block)
     while together > 1 and triton.cdiv(rows, together) < processors:
         together //= 2
-    return together, min(32 if size < 8 else 16, max(1, together * block // WARP_ELEMENTS))
+    again = mean and size < 8 and block >= 8192
+    return together, min(32 if size < 8 else 16, max(1, together * block // WARP_ELEMENTS)), again
 
 
-def _backward_plan(block: int, size: int) -> tuple[int, int, int, int]:
-    """Return the rows and the warps of such a program, programs of a multiprocessor, and rows on their way."""
+def _backward_plan(block: int, size: int, mean: bool) -> tuple[int, int, int, int]:
+    """Return rows and warps of a program, programs of a multiprocessor, and rows on their way."""
     together = max(1, TILE // block)
-    warps = min(32 if size < 8 else 16, max(1, together * block // BACKWARD_WARP_ELEMENTS))
-    return together, warps, max(1, min(PROGRAMS, 16 // warps)), 1
+    warps = min(16 if size < 4 or block < 16_384 else 32, max(1, together * block // BACKWARD_WARP_ELEMENTS))
+    return together, warps, max(1, 16 // warps), 3 if size == 2 else 1
 
 
 def _arithmetic(x: Tensor) -> tl.dtype:

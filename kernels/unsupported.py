@@ -45,6 +45,7 @@ def require_cuda(x: Tensor, library: str) -> None:
 
 
 ALIGNED = 16  # bytes that the widest load of a GPU reads at once
+VECTORS = ("torch.float32", "torch.float16", "torch.bfloat16")  # this module does not import torch
 
 
 def require_aligned(x: Tensor, library: str) -> None:
@@ -53,3 +54,12 @@ def require_aligned(x: Tensor, library: str) -> None:
         raise Unsupported(
             f"kernels of {library} take tensors that begin at a multiple of {ALIGNED} bytes; copy this one"
         )
+
+
+def require_vectors(x: Tensor, library: str) -> None:
+    """Raise Unsupported unless ``x`` is of a dtype in ``VECTORS``, in rows of a multiple of ``ALIGNED`` bytes."""
+    if str(x.dtype) not in VECTORS:
+        raise Unsupported(f"kernels of {library} for rows take float32, float16 and bfloat16, not {x.dtype}")
+    if x.shape[-1] * x.element_size() % ALIGNED:
+        each = ALIGNED // x.element_size()
+        raise Unsupported(f"kernels of {library} take rows of a multiple of {each} elements in {x.dtype}")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ..unsupported import Unsupported, needs, require_aligned, require_cuda
+from ..unsupported import needs, require_aligned, require_cuda, require_vectors
 
 with needs("quack-kernels", extra="quack"):
     from quack.cross_entropy import cross_entropy as quack_cross_entropy
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-ACCESS = 16  # bytes that a thread reads at once; rows are taken that are a multiple of them
 
 
 def cross_entropy(x: Tensor, target: Tensor) -> Tensor:
@@ -24,12 +20,7 @@ def cross_entropy(x: Tensor, target: Tensor) -> Tensor:
 
     """
     require_cuda(x, "QuACK")
-    if x.dtype not in DTYPES:
-        raise Unsupported(f"QuACK's cross entropy takes float32, float16 and bfloat16, not {x.dtype}")
-    if x.shape[-1] * x.element_size() % ACCESS:
-        raise Unsupported(
-            f"QuACK's cross entropy takes rows of a multiple of {ACCESS // x.element_size()} logits in {x.dtype}"
-        )
+    require_vectors(x, "QuACK")
     x = x.contiguous()
     require_aligned(x, "QuACK")
     loss: Tensor = quack_cross_entropy(x, target.contiguous(), reduction="none")

@@ -25,9 +25,9 @@ from ..triton_launch import each_time, planned, repeatable
 
 IGNORED = tl.constexpr(-100)  # as in torch
 
-STEP_BYTES = 16_384  # of a row that is read at once, at most
-WARP_BYTES = 2048  # of such a step, for each warp: four vectors of a thread
-BLOCK, WARPS = 2048, 4  # elements and warps of a program of the backward
+STEP, STEP_WARPS = 2048, 4  # elements of a row that are read at once, and their warps
+BLOCK, WARPS = 2048, 4  # elements and warps of a program of the backward, at most
+SHORT = 4 * BLOCK  # rows of fewer elements have smaller blocks, so that more blocks are in one row
 
 
 @triton.jit
@@ -100,30 +100,34 @@ def _backward_of(
     dx_ptr,
     start,
     lane,
-    inside,
+    left,
     rows,
     cols,
-    NARROW: tl.constexpr,
+    ROWS: tl.constexpr,
     ARITHMETIC: tl.constexpr,
 ):
-    # A block has elements of several rows if NARROW, else of two at most.
+    # A block has elements of ROWS rows, 1 or 2, or 0: of any number. ``left``: elements from ``start`` on.
     row = start // cols
-    col = start - row * cols + lane
-    if NARROW:
-        down = col.to(tl.int32) // cols
+    first = start - row * cols
+    inside = lane < tl.minimum(left, lane.shape[0]).to(tl.int32)
+    if ROWS == 0:
+        down = ((first + lane) // cols).to(tl.int32)
         target, largest, scale, dloss = _row_facts(
             target_ptr, dloss_ptr, stored_ptr, row + down, rows, inside, ARITHMETIC
         )
-        at_target = col - down * cols == target
+        at_target = first + lane - down * cols == target
     else:
         target, largest, scale, dloss = _row_facts(target_ptr, dloss_ptr, stored_ptr, row, rows, True, ARITHMETIC)
-        target_1, largest_1, scale_1, dloss_1 = _row_facts(
+        at_target = lane == (target - first).to(tl.int32)
+    if ROWS == 2:
+        next_target, next_largest, next_scale, next_dloss = _row_facts(
             target_ptr, dloss_ptr, stored_ptr, row + 1, rows, row + 1 < rows, ARITHMETIC
         )
-        below = col >= cols
-        at_target = col == tl.where(below, target_1 + cols, target)
-        largest, scale = tl.where(below, largest_1, largest), tl.where(below, scale_1, scale)
-        dloss = tl.where(below, dloss_1, dloss)
+        edge = (cols - first).to(tl.int32)
+        below = lane >= edge
+        at_target = tl.where(below, lane - edge == next_target.to(tl.int32), at_target)
+        largest, scale = tl.where(below, next_largest, largest), tl.where(below, next_scale, scale)
+        dloss = tl.where(below, next_dloss, dloss)
     x = tl.load(x_ptr + start + lane, mask=inside, other=0.0).to(ARITHMETIC)
     dx = tl.exp(x - largest) * scale - tl.where(at_target, dloss, 0.0)
     tl.store(dx_ptr + start + lane, dx.to(dx_ptr.dtype.element_ty), mask=inside)
@@ -145,16 +149,24 @@ def _cross_entropy_backward(
 ):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = count // LANES * LANES
-    if start < whole:
-        lane = tl.arange(0, BLOCK)
-        inside = start + lane < whole
-        _backward_of(
-            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, inside, rows, cols, NARROW, ARITHMETIC
-        )
-    else:  # see ``programs_for``
+    lane = tl.arange(0, BLOCK)
+    if start >= whole:  # see ``programs_for``
         last = tl.arange(0, LANES)
-        left = whole + last < count
-        _backward_of(x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, whole, last, left, rows, cols, True, ARITHMETIC)
+        _backward_of(
+            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, whole, last, count - whole, rows, cols, 0, ARITHMETIC
+        )
+    elif NARROW:
+        _backward_of(
+            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, whole - start, rows, cols, 0, ARITHMETIC
+        )
+    elif start % cols + BLOCK <= cols:
+        _backward_of(
+            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, whole - start, rows, cols, 1, ARITHMETIC
+        )
+    else:
+        _backward_of(
+            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, whole - start, rows, cols, 2, ARITHMETIC
+        )
 
 
 def cross_entropy(x: Tensor, target: Tensor, *, BLOCK: int | None = None, num_warps: int | None = None) -> Tensor:
@@ -196,8 +208,7 @@ def _forward(
     x = x if x.stride(1) == 1 or cols == 1 else x.contiguous()
     given = Rows(rows, cols, x.stride(0), x.element_size(), multiprocessors(x), l2_bytes(x))
     loads = access(given, 1)
-    step = asked[0] or min(triton.next_power_of_2(cols), STEP_BYTES // x.element_size())
-    step = max(step, 2 * loads.unit)
+    step = max(2 * loads.unit, asked[0] or min(triton.next_power_of_2(cols), STEP))
     repeatable(_cross_entropy)[(rows,)](
         x,
         target.contiguous(),
@@ -211,7 +222,7 @@ def _forward(
         STEP=step,
         UNIT=loads.unit,
         EDGES=loads.edges,
-        num_warps=asked[1] or max(1, min(16, step * x.element_size() // WARP_BYTES)),
+        num_warps=asked[1] or (STEP_WARPS if step >= STEP else 1),
     )
     return loss, stored
 
@@ -223,7 +234,9 @@ def _backward(x: Tensor, target: Tensor, stored: Tensor, dloss: Tensor) -> Tenso
     if x.numel() == 0:
         return dx
     rows, cols = x.shape
-    repeatable(_cross_entropy_backward)[(programs_for(x.numel(), BLOCK),)](
+    block = BLOCK if cols >= SHORT else max(256, triton.next_power_of_2(cols + 1) // 2)
+    block = min(BLOCK, block)
+    repeatable(_cross_entropy_backward)[(programs_for(x.numel(), block),)](
         x.contiguous(),
         target.contiguous(),
         dloss.contiguous(),
@@ -232,10 +245,10 @@ def _backward(x: Tensor, target: Tensor, stored: Tensor, dloss: Tensor) -> Tenso
         rows,
         cols,
         x.numel(),
-        NARROW=cols < BLOCK,
+        NARROW=cols < block,
         ARITHMETIC=_arithmetic(x),
-        BLOCK=BLOCK,
-        num_warps=WARPS,
+        BLOCK=block,
+        num_warps=max(1, block * WARPS // BLOCK),
     )
     return dx
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..unsupported import Unsupported, needs, require_aligned, require_cuda
+from ..unsupported import Unsupported, needs, require_aligned, require_cuda, require_vectors
 
 with needs("quack-kernels", extra="quack"):
     from quack.rmsnorm import layernorm_fwd
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-ACCESS = 16  # bytes that a thread reads at once; rows are taken that are a multiple of them
 
 
 def layernorm(x: Tensor, w: Tensor, b: Tensor, *, eps: float) -> Tensor:
@@ -27,12 +24,7 @@ def layernorm(x: Tensor, w: Tensor, b: Tensor, *, eps: float) -> Tensor:
     require_cuda(x, "QuACK")
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, w, b)):
         raise Unsupported("QuACK's LayerNorm has no backward for autograd; use pass=fwd")
-    if x.dtype not in DTYPES:
-        raise Unsupported(f"QuACK's LayerNorm takes float32, float16 and bfloat16, not {x.dtype}")
-    if x.shape[-1] * x.element_size() % ACCESS:
-        raise Unsupported(
-            f"QuACK's LayerNorm takes rows of a multiple of {ACCESS // x.element_size()} elements in {x.dtype}"
-        )
+    require_vectors(x, "QuACK")
     flat = x.reshape(-1, x.shape[-1]).contiguous()
     require_aligned(flat, "QuACK")
     y: Tensor = layernorm_fwd(flat, w.float().contiguous(), b.float().contiguous(), eps=eps)

@@ -8,13 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..unsupported import Unsupported, needs, require_aligned, require_cuda
+from ..unsupported import Unsupported, needs, require_aligned, require_cuda, require_vectors
 
 with needs("quack-kernels", extra="quack"):
     from quack.softmax import softmax as quack_softmax
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-ACCESS = 16  # bytes that a thread reads at once; QuACK takes only rows that are a multiple of them
 SHARED = 16 * 224 * 1024  # bytes of shared memory of a cluster of 16 blocks, the largest on a Hopper GPU
 
 
@@ -29,10 +27,7 @@ def softmax(x: Tensor) -> Tensor:
     if not x.numel():
         return x.clone()
     cols, size = x.shape[-1], x.element_size()
-    if x.dtype not in DTYPES:
-        raise Unsupported(f"QuACK's softmax takes float32, float16 and bfloat16, not {x.dtype}")
-    if cols * size % ACCESS:
-        raise Unsupported(f"QuACK's softmax takes rows of a multiple of {ACCESS // size} elements in {x.dtype}")
+    require_vectors(x, "QuACK")
     held = 2 if x.requires_grad and torch.is_grad_enabled() else 1  # the backward keeps y and dy in shared memory
     if held * cols * size > SHARED:
         raise Unsupported(f"QuACK's softmax keeps a row in the shared memory of 16 blocks, which is full at {cols}")

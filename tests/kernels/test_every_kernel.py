@@ -33,13 +33,7 @@ REDUCED = [  # one number | one program for each output | several share each; al
 # Several rows a program, the last one short | one row a program, half of a block is padding; a row without variance.
 NORMALIZED = [
     {"rows": rows, "cols": cols, "pass_": pass_}
-    for rows, cols, pass_ in (
-        (70, 127, "fwd_bwd"),
-        (3, 2056, "fwd_bwd"),
-        (3, 1, "fwd_bwd"),
-        (5, 66, "fwd"),
-        (5, 66, "bwd"),
-    )
+    for rows, cols, pass_ in ((70, 127, "fwd_bwd"), (3, 2056, "bwd"), (3, 1, "fwd_bwd"), (5, 66, "fwd"))
 ]
 LOGITS = [  # 1 | several rows a block | one step, and edges | several steps
     {"rows": rows, "vocab": vocab, "pass_": pass_}
