@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..timing.call import Call
 from .layout import WithLayout
-from .workload import options_for
+from .workload import Expected, options_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +29,10 @@ class Automatic(WithLayout):
     @abstractmethod
     def formula(self, *tensors: Tensor) -> Tensor:
         """Return y by operators of torch, in whatever floating type the tensors have."""
+
+    def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
+        """Raise NotImplementedError: ``outputs_of`` is in its place."""
+        raise NotImplementedError
 
     def outputs_of(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return every output of the formula: y and, if the pass has a backward, the gradients."""

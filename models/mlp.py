@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -75,7 +76,11 @@ class Mlp(Workload):
 
         if self.pass_ == "fwd_bwd":
             return training.forward_backward(forward, self.steps, params, accumulate=accumulate, on_loss=on_loss)
-        adamw = ADAMW if self.optimizer == "adamw" else None
+        adamw: Callable[..., object] | None = None
+        if self.optimizer == "adamw":
+            from ..kernels.adamw import torch as adamw_of_torch  # here, so that an edit of it leaves other rows as is
+
+            adamw = partial(adamw_of_torch.adamw, **ADAMW)  # type: ignore[arg-type]
         return training.train(
             forward, self.steps, params, accumulate=accumulate, lr=self.lr, adamw=adamw, on_loss=on_loss
         )

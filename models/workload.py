@@ -91,12 +91,9 @@ class Workload(ABC):
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
         """Return the input tensors, in the order of an implementation's arguments."""
 
+    @abstractmethod
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Return every output, computed in float64 from the stored inputs, with the tolerance of each element.
-
-        Workloads with an automatic tolerance, in ``runner.models.automatic``, have ``outputs_of`` in its place.
-        """
-        raise NotImplementedError
+        """Return every output, computed in float64 from the stored inputs, with the tolerance of each element."""
 
     @abstractmethod
     def flops(self) -> int:
