@@ -12,6 +12,7 @@ class Blocks(NamedTuple):
     keys: int  # in a block
     warps: int
     stages: int  # blocks in flight, the current one included
+    registers: int | None = None  # of a thread, at most; fewer let more programs share a multiprocessor
 
 
 ROOMY = (

@@ -128,6 +128,7 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, caus
         BN=blocks.keys,
         STAGES=blocks.stages,
         num_warps=blocks.warps,
+        maxnreg=blocks.registers,
     )
 
 
@@ -193,6 +194,7 @@ def launch_backward(
         BN=of_keys.keys,
         STAGES=of_keys.stages,
         num_warps=of_keys.warps,
+        maxnreg=of_keys.registers,
         **options,
     )
     repeatable(attention_backward_queries)[(triton.cdiv(length, of_queries.queries) * batch * heads,)](
@@ -210,6 +212,7 @@ def launch_backward(
         BN=of_queries.keys,
         STAGES=of_queries.stages,
         num_warps=of_queries.warps,
+        maxnreg=of_queries.registers,
         **options,
     )
 
