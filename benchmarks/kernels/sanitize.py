@@ -75,6 +75,10 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses an
     + [SHARED],
     "cdist": [{"n": n, "m": m, "d": d} for n, m, d in ((200, 136, 64), (257, 129, 128), (300, 260, 512), (33, 65, 3))],
     "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((264, 136), (37, 19))],
+    "attention": [
+        {"batch": 1, "heads": 2, "kv_heads": 1, "length": n, "kv_length": m, "d": d, "causal": True, "pass": "fwd_bwd"}
+        for n, m, d in ((130, 130, 64), (33, 140, 40), (70, 70, 17))
+    ],
     "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((256, 320), (100, 333))],
     "cumsum": [{"rows": 7, "cols": cols} for cols in (64, 1001, 40000)],
     "histogram": [{"elements": elements, "bins": bins} for elements, bins in ((4096, 64), (100_001, 1000))],
@@ -90,7 +94,7 @@ IMPLS = {  # op → implementations with our kernels
     "softmax": ("triton", "cuda"),
     "matmul": ("triton", "cuda", "split"),
     "cdist": ("triton", "cuda"),
-    **dict.fromkeys(("mlp", "transpose", "cumsum"), ("triton",)),
+    **dict.fromkeys(("mlp", "transpose", "cumsum", "attention"), ("triton",)),
     "histogram": ("triton", "cuda"),
 }
 HAZARDS = re.compile(r"^========= RACECHECK SUMMARY: (\d+) hazard", re.MULTILINE)

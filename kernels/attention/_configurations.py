@@ -15,11 +15,8 @@ class Blocks(NamedTuple):
     registers: int | None = None  # of a thread, at most; fewer let more programs share a multiprocessor
 
 
-ROOMY = (
-    160 * 1024
-)  # bytes of shared memory that a block may have on sm_80, 90 and 100; on sm_86, 89 and 120 it is 99 KiB
-
-
+# Bytes of shared memory of a block of threads: sm_80, 90 and 100 have more; sm_86, 89 and 120 have 99 KiB.
+ROOMY = 160 * 1024
 L2_SHARE = 4 * 2**20  # bytes of keys and values of the heads whose programs run together
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -193,3 +194,15 @@ def test_a_row_of_just_below_2_to_the_31():
     dx = gradient(softmax, x, torch.arange(2, device="cuda").half().repeat(2**30)[1:][None])
     assert not dx[0, :-2].any()
     assert dx[0, -2:].tolist() == [-0.25, 0.25]
+
+
+@pytest.mark.parametrize("step", ["three_pass", "online"])
+def test_teaching_steps_in_triton_are_right(make, error, device, step):
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("test_under_the_interpreter.py runs this one")
+    function = import_module(f"runner.kernels.softmax.{step}").softmax
+    for rows, cols in ((3, 1), (2, 4096), (3, 9001)):
+        workload, (x,) = make("softmax", dtype="float32", device=device, rows=rows, cols=cols)
+        x[0, 1::2] = -torch.inf  # many lanes of a step are empty
+        assert error(workload.reference(x), [function(x)]) < 1
+        assert error(workload.reference(x.t().contiguous().t()), [function(x.t().contiguous().t())]) < 1
