@@ -15,6 +15,14 @@ class Blocks(NamedTuple):
     registers: int | None = None  # of a thread, at most; fewer let more programs share a multiprocessor
 
 
+HOPPER = {  # 16 bits, by the kernel and d
+    ("forward", 64): Blocks(64, 128, 4, 2),
+    ("forward", 128): Blocks(64, 64, 4, 3),
+    ("keys", 64): Blocks(128, 64, 4, 2),
+    ("keys", 128): Blocks(64, 64, 4, 2),
+    ("queries", 64): Blocks(64, 64, 4, 2),
+    ("queries", 128): Blocks(64, 64, 4, 2),
+}
 # Bytes of shared memory of a block of threads: sm_80, 90 and 100 have more; sm_86, 89 and 120 have 99 KiB.
 ROOMY = 160 * 1024
 L2_SHARE = 4 * 2**20  # bytes of keys and values of the heads whose programs run together
@@ -29,22 +37,22 @@ def forward_blocks(hopper: bool, itemsize: int, d: int) -> Blocks:
     """Return the blocks of the forward, for ``d`` rounded up to a power of 2."""
     if itemsize == 4:
         return Blocks(64, 32, 4, 2) if d <= 64 else Blocks(32, 32, 8, 2)
-    if not hopper:
-        return Blocks(128, 64, 4, 3) if d <= 64 else Blocks(128, 64, 8, 3)
-    return Blocks(64, 128, 4, 2) if d <= 64 else Blocks(64, 64, 4, 3)
+    if hopper:
+        return HOPPER["forward", max(d, 64)]
+    return Blocks(128, 64, 4, 3) if d <= 64 else Blocks(128, 64, 8, 3)
 
 
 def keys_blocks(hopper: bool, itemsize: int, d: int, shared: int) -> Blocks:
     """Return the blocks of the kernel of dk and dv; ``shared`` is the memory that a block of threads may have."""
     if itemsize == 4:
         return Blocks(32, 32, 4, 1) if d <= 64 else Blocks(32, 32, 8, 1) if shared >= ROOMY else Blocks(16, 16, 4, 1)
-    if not hopper:
-        return Blocks(32, 128, 4, 2) if d <= 64 else Blocks(32, 64, 8, 2)
-    return Blocks(128, 64, 4, 2) if d <= 64 else Blocks(64, 64, 4, 2)
+    if hopper:
+        return HOPPER["keys", max(d, 64)]
+    return Blocks(32, 128, 4, 2) if d <= 64 else Blocks(32, 64, 8, 2)
 
 
 def queries_blocks(hopper: bool, itemsize: int, d: int) -> Blocks:
     """Return the blocks of the kernel of dq alone."""
     if itemsize == 4:
         return Blocks(32, 32, 4, 1) if d <= 64 else Blocks(32, 32, 8, 1)
-    return Blocks(64, 64, 4, 2) if hopper else Blocks(64, 32, 4, 2)
+    return HOPPER["queries", max(d, 64)] if hopper else Blocks(64, 32, 4, 2)
