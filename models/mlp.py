@@ -7,16 +7,16 @@ An implementation computes the forward pass. Loss, backward and update are the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ..timing.call import Call
+from ..timing.call import Call, Work
 from .adamw import Updates
 from .mlp_errors import Rounding, Value, gradients
 from .rounding import FLOOR, TF32
-from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size, Workload, options_for
+from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, DType, Expected, Size, Workload, options_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,12 +37,21 @@ class Mlp(Workload):
     pass_: Literal["fwd", "fwd_bwd", "train_step"]  # forward; with backward; with backward and update
     zero_grad: Literal["every_step", "accumulate"]  # accumulate: clear once per call, then sum, as in the lecture
     optimizer: Literal["sgd", "adamw"]  # of train_step
+    autocast: Literal["none", "bfloat16", "float16"]  # dtype of torch.autocast around the forward
     lr: Annotated[float, "above 0"]  # learning rate of train_step
     print_loss: bool  # print it after each step, for which the host waits for the GPU
 
     def __post_init__(self) -> None:
         if self.print_loss and self.pass_ == "fwd":
             raise ValueError("print_loss: pass=fwd has no loss to print; give pass=fwd_bwd or pass=train_step")
+
+        if self.autocast != "none" and self.dtype != "float32":
+            raise ValueError(f"autocast: with dtype={self.dtype} nothing is left to cast; give dtype=float32")
+
+    @property
+    def computed(self) -> DType:
+        """Type of products and activations."""
+        return self.dtype if self.autocast == "none" else self.autocast
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
         """Return x [batch, dim], then weight [dim, dim] and bias [dim] of each layer.
@@ -66,14 +75,19 @@ class Mlp(Workload):
         x, *initial = inputs
         options = options_for(function, self.options(), len(inputs))
         if self.pass_ == "fwd":
-            return training.forward_only(lambda: function(*inputs, **options), self.steps)
-        params = training.copies(initial) if self.pass_ == "train_step" else training.leaves(initial)
+            params = initial
+        else:
+            params = training.copies(initial) if self.pass_ == "train_step" else training.leaves(initial)
         accumulate = self.zero_grad == "accumulate"
         on_loss = training.print_loss if self.print_loss else None
 
         def forward() -> Tensor:
             return function(x, *params, **options)
 
+        if self.autocast != "none":
+            forward = training.autocast(forward, x, self.autocast)
+        if self.pass_ == "fwd":
+            return training.forward_only(forward, self.steps)
         if self.pass_ == "fwd_bwd":
             return training.forward_backward(forward, self.steps, params, accumulate=accumulate, on_loss=on_loss)
         adamw: Callable[..., object] | None = None
@@ -96,7 +110,7 @@ class Mlp(Workload):
             return self._expect_updated(x, params)
         backward = self.pass_ == "fwd_bwd"
         y, computed = gradients(
-            x, [Value(param) for param in params], self.activation, self._rounding(), backward=backward
+            self._cast(x), list(map(self._cast, params)), self.activation, self._rounding(), backward=backward
         )
         times = self.steps if self.zero_grad == "accumulate" else 1
         rtol = self._common_error() + (times - 1) * UNIT[self.dtype]  # each sum is rounded
@@ -133,6 +147,10 @@ class Mlp(Workload):
         moments = 4 * params if self.optimizer == "adamw" and self.pass_ == "train_step" else 0
         return (rows + params + written) * ITEMSIZE[self.dtype] + moments * max(4, ITEMSIZE[self.dtype])
 
+    def work(self) -> Work:
+        """Return ``flops`` and ``bytes_min``, with the dtype of the products."""
+        return replace(super().work(), dtype=self.computed)
+
     def _names(self) -> list[str]:
         return [f"{kind}{layer + 1}" for layer in range(self.layers) for kind in "wb"]
 
@@ -144,16 +162,20 @@ class Mlp(Workload):
         and narrow partial sums may be rounded before they are added. If the terms have one sign, as in the gradients of
         a deep net with gelu, partial sums grow with n and not with its root; then n^(1/2) / 4 is relative to the sum.
         """
-        stored, arithmetic = (UNIT[self.dtype] / 2) ** 2, ARITHMETIC[self.dtype]
-        factors = 2 * TF32 if self.tf32 and self.dtype == "float32" else 0.0
+        stored, arithmetic = (UNIT[self.computed] / 2) ** 2, ARITHMETIC[self.computed]
+        factors = 2 * TF32 if self.tf32 and self.computed == "float32" else 0.0
         summed = sqrt(max(self.dim, self.batch)) / 4 * arithmetic
         return Rounding(
             stored=stored,
-            product=(UNIT[self.dtype] / 2 + summed + factors) ** 2,
+            product=(UNIT[self.computed] / 2 + summed + factors) ** 2,
             summed=summed**2,
             arithmetic=arithmetic**2,
-            smallest=(TINY[self.dtype] / 2) ** 2,
+            smallest=(TINY[self.computed] / 2) ** 2,
         )
+
+    def _cast(self, tensor: Tensor) -> Value:
+        """Return ``tensor`` as a product takes it: autocast rounds it before."""
+        return Value(tensor, 0.0 if self.autocast == "none" else self._rounding().stored * tensor.square())
 
     def _deviations(self) -> float:
         """Return the number of standard deviations allowed for the largest error of all elements.
@@ -169,7 +191,7 @@ class Mlp(Workload):
         pass in one of 1240 cases, and updates of 0 in a quarter of the cases of relu in 16 bits that have several
         steps, since the errors grow from step to step.
         """
-        if UNIT[self.dtype] == ARITHMETIC[self.dtype]:
+        if UNIT[self.computed] == ARITHMETIC[self.computed]:
             return 32.0
         return 16.0 if self.activation == "gelu" else 6.0
 
@@ -179,13 +201,13 @@ class Mlp(Workload):
         This number is 1.5e-5 at 256 x 256, and float16 rounds it to a multiple of 6e-8. From 2^24 elements on, float16
         gradients are 0 and any result passes: use bfloat16.
         """
-        return UNIT[self.dtype] + TINY[self.dtype] / 2 * self.batch * self.dim
+        return UNIT[self.computed] + TINY[self.computed] / 2 * self.batch * self.dim
 
     def _expect(self, name: str, value: Tensor, bound: Tensor, rtol: float = 0.0) -> Expected:
         return Expected(
             name=name,
             value=value,
-            atol=bound + FLOOR[self.dtype],
+            atol=bound + FLOOR[self.computed],
             rtol=rtol,
             tolerance=f"{rtol:.1e} |r| + {self._deviations():g} deviations of propagated roundings",
         )
@@ -198,14 +220,14 @@ class Mlp(Workload):
         two gradients, at each element and in the mean. The share is the part of the update, by its norm, that is lost.
         """
         unit, most = UNIT[self.dtype] + UNIT["float64"], self._deviations()  # the reference is rounded as well
-        params = [Value(param) for param in start]
+        params = list(map(self._cast, start))
         zeros = [param.new_zeros(param.shape) for param in start]
         summed, bounds, allowed, before, lost = zeros, zeros, zeros, zeros, 0.0
         keep = float(self.zero_grad == "accumulate")
         updates = Updates(self.lr, **ADAMW) if self.optimizer == "adamw" else None
         decay, roundings = (1 - self.lr * ADAMW["weight_decay"], 2) if updates else (1.0, 1)
         for step in range(self.steps):
-            _, computed = gradients(x, params, self.activation, self._rounding(), backward=True)
+            _, computed = gradients(self._cast(x), params, self.activation, self._rounding(), backward=True)
             turned = [(gradient.value - last).abs() for gradient, last in zip(computed, before, strict=True)]
             bounds = [
                 keep * bound + gradient.bound(most) + self._common_error() * gradient.value.abs()

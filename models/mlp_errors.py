@@ -67,14 +67,14 @@ class Rounding:
 
 
 def gradients(
-    x: Tensor, params: Sequence[Value], activation: str, rounding: Rounding, *, backward: bool
+    x: Value, params: Sequence[Value], activation: str, rounding: Rounding, *, backward: bool
 ) -> tuple[Value, list[Value]]:
     """Return the output y [batch, dim] of the network, and the gradients of y.mean() for each w and b.
 
     Each layer is h = activation(h w^T + b). ``params`` are w [dim, dim] and b [dim] of each layer. Without
     ``backward`` there are no gradients.
     """
-    h = Value(x)
+    h = x
     kept = []
     for w, b in zip(params[::2], params[1::2], strict=True):
         product = _product(h, w.mT, rounding)

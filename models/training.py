@@ -43,6 +43,17 @@ def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.detach().clone().requires_grad_() for tensor in tensors]
 
 
+def autocast(forward: Forward, x: Tensor, dtype: str) -> Forward:
+    """Return ``forward`` under torch.autocast in ``dtype``; its result is converted to the dtype of ``x``."""
+
+    def cast() -> Tensor:
+        with torch.autocast(x.device.type, getattr(torch, dtype)):
+            y = forward()
+        return y.to(x.dtype)
+
+    return cast
+
+
 def forward_only(forward: Forward, steps: int) -> Call:
     """Return a call of ``steps`` forward passes without autograd. Its output is y of the last pass."""
 

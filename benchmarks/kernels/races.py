@@ -214,6 +214,21 @@ def histogram() -> Iterator[Race]:
         yield Race("histogram", fields, [Bar("cuda", ("torch",), 3.0)] if elements > 2**20 else [])
 
 
+PARAMETERS = [  # layers, dim, kv, hidden, vocab: 147 small ones | a small model, twice | a layer of Llama 3 8B
+    ((16, 64, 64, 256, 1000), "float32"),
+    ((12, 768, 768, 3072, 10000), "float32"),
+    ((12, 768, 768, 3072, 10000), "bfloat16"),
+    ((1, 4096, 1024, 14336, 1), "float32"),
+]
+
+
+def adamw() -> Iterator[Race]:
+    """Yield a list of small parameters, which launches dominate, and three that memory dominates."""
+    for sizes, dtype in PARAMETERS:
+        fields = dict(zip(("layers", "dim", "kv", "hidden", "vocab"), sizes, strict=True)) | {"dtype": dtype}
+        yield Race("adamw", fields, [Bar("triton", (COPY,), 0.95)] if sizes[1] >= 768 else [], group="adamw")
+
+
 EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are the races, and a few more
     "gelu": ("races_gelu", "races_backward"),
     "softmax": ("races_softmax", "races_backward", "races_quack"),
@@ -224,6 +239,7 @@ EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are t
     "transpose": ("races_transpose",),
     "histogram": ("races_histogram",),
     "attention": ("races_attention",),
+    "adamw": ("races_adamw",),
 }
 OPS = {
     "gelu": gelu,
@@ -238,8 +254,10 @@ OPS = {
     "transpose": transpose,
     "histogram": histogram,
     "attention": attention,
+    "adamw": adamw,
 }
 MEAN_BARS = [
     MeanBar("bfloat16 large", "triton", "torch", mean=1.05, worst=0.97),
+    MeanBar("adamw", "triton", "compiled", mean=1.0, worst=0.95),
     MeanBar("float16 large", "triton", "torch", mean=1.0, worst=0.97),
 ]

@@ -81,6 +81,11 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses an
     ],
     "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((256, 320), (100, 333))],
     "cumsum": [{"rows": 7, "cols": cols} for cols in (64, 1001, 40000)],
+    "strided_copy": [{"elements": elements, "stride": stride} for elements, stride in ((4096, 1), (1001, 3))],
+    "adamw": [
+        {"layers": 2, "dim": dim, "kv": 3, "hidden": 100, "vocab": 11, "moments": moments}
+        for dim, moments in ((64, "same"), (33, "float32"))
+    ],
     "histogram": [{"elements": elements, "bins": bins} for elements, bins in ((4096, 64), (100_001, 1000))],
 }
 LITTLE = SIZES | {  # for initcheck, which reports 512 reads of a launch, and an error if there are more
@@ -94,7 +99,7 @@ IMPLS = {  # op → implementations with our kernels
     "softmax": ("triton", "cuda"),
     "matmul": ("triton", "cuda", "split"),
     "cdist": ("triton", "cuda"),
-    **dict.fromkeys(("mlp", "transpose", "cumsum", "attention"), ("triton",)),
+    **dict.fromkeys(("mlp", "transpose", "strided_copy", "adamw", "cumsum", "attention"), ("triton",)),
     "histogram": ("triton", "cuda"),
 }
 HAZARDS = re.compile(r"^========= RACECHECK SUMMARY: (\d+) hazard", re.MULTILINE)

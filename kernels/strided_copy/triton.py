@@ -1,6 +1,8 @@
-"""Strided copy in Triton. A warp reads 32 numbers, of which each lies ``stride`` after the one before.
+"""Strided copy in Triton. The memory is read in sectors of 32 bytes.
 
-The memory is read in sectors of 32 bytes. So each number of 4 bytes costs a sector of its own from a stride of 8 on.
+So from a stride of 8 on each number of 4 bytes costs a sector of its own. With a smaller stride the threads of a warp
+share sectors, if neighbors read neighbors: a thread takes one number of a tile then, and several tiles in turn. If it
+took four numbers in a row, to store 16 bytes at once, each of its loads would be 4 strides from the next thread's.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ WARPS = 4  # of a program
 
 
 @triton.jit
-def _strided_copy(x_ptr, y_ptr, x_stride, elements, BLOCK: tl.constexpr):
-    # int64, because int32 offsets overflow at 2**31 elements.
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < elements
-    tl.store(y_ptr + index, tl.load(x_ptr + index * x_stride, mask=inside), mask=inside)
+def _strided_copy(x_ptr, y_ptr, x_stride, elements, TILE: tl.constexpr, TILES: tl.constexpr):
+    for tile in tl.static_range(TILES):
+        # int64, because int32 offsets overflow at 2**31 elements.
+        index = (tl.program_id(0).to(tl.int64) * TILES + tile) * TILE + tl.arange(0, TILE)
+        inside = index < elements
+        tl.store(y_ptr + index, tl.load(x_ptr + index * x_stride, mask=inside), mask=inside)
 
 
 @planned
@@ -37,7 +40,9 @@ def strided_copy(x: Tensor, *, stride: int) -> Tensor:
     elements = triton.cdiv(x.numel(), stride)
     y = each_time(torch.empty, (elements,), dtype=x.dtype, device=x.device)
     if elements:
+        step = x.stride(0) * stride
+        tile = BLOCK if step == 1 else 32 * WARPS
         repeatable(_strided_copy)[(triton.cdiv(elements, BLOCK),)](
-            x, y, x.stride(0) * stride, elements, BLOCK=BLOCK, num_warps=WARPS
+            x, y, step, elements, TILE=tile, TILES=BLOCK // tile, num_warps=WARPS
         )
     return y

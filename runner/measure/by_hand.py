@@ -20,6 +20,7 @@ LOG = "script.log"
 COLUMNS = {
     "by_hand_us": Column("us", "mean of the calls that measure=by_hand timed", "lower", "by_hand_pct"),
     "by_hand_pct": Column("%", "half the width of its 95 % interval, as if calls were independent", form="interval"),
+    "by_hand_std_us": Column("us", "standard deviation of these calls"),
     "by_hand_first_us": Column("us", "the first of these calls"),
     "by_hand_min_us": Column("us", "the fastest of these calls"),
     "by_hand_max_us": Column("us", "the slowest of these calls"),
@@ -52,6 +53,6 @@ class ByHand:
         mean, count = fmean(calls_us), len(calls_us)
         figures: dict[str, Scalar] = {"by_hand_us": mean, "by_hand_first_us": calls_us[0]}
         if count > 1 and mean:
-            half = t_975(count - 1) * stdev(calls_us) / math.sqrt(count)
-            figures["by_hand_pct"] = 100 * half / mean
+            figures["by_hand_std_us"] = stdev(calls_us)
+            figures["by_hand_pct"] = 100 * t_975(count - 1) * stdev(calls_us) / math.sqrt(count) / mean
         return figures | {"by_hand_min_us": min(calls_us), "by_hand_max_us": max(calls_us)}

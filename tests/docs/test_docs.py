@@ -305,6 +305,38 @@ def test_each_row_of_the_lectures_has_a_command_or_says_not_yet():
     assert {typed for _, typed, *_ in rows if not typed.startswith(f"`{COMMAND} ")} == {"**not yet**"}
 
 
+LECTURE = (ROOT / "docs" / "lecture.md").read_text(encoding="utf-8")
+ASSIGNMENT = [
+    command for command, _ in commands(LECTURE.partition("## The course's assignment")[2].partition("\n## ")[0])
+]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.long] if re.search("by_hand|compiled", command) else [])
+        for command in ASSIGNMENT
+    ],
+)
+def test_each_command_of_the_assignment_fills_the_columns_that_it_asks_for(project, command, monkeypatch):
+    if "by_hand" in command:
+        monkeypatch.setenv("COLD", "1")  # its script in a process that is forked does not end
+    tiny = [
+        re.sub(r"\b\d+\b", lambda number: str(min(int(number[0]), 3 + int(number[0]) // 64)), word)
+        if word.startswith("workload.")
+        else word
+        for word in words(command)
+    ]
+    rows = project.rows(*tiny, "device=cpu", "quick=true", "log=none")
+    columns = [name for word in tiny if word.startswith("columns=") for name in word[8:].split(",")]
+    assert {row["status"] for row in rows} == {"ok"}
+    for column in columns:
+        assert any(row["metrics"].get(column) is not None for row in rows) or column in DERIVED
+
+
+DERIVED = {"time_us", "tflops"}  # by a reader of rows
+
+
 def test_the_glossary_is_alphabetical():
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     terms = [term.lower() for term in re.findall(r"^\*\*`?(.+?)`?[.,*]", text, re.MULTILINE)]

@@ -141,7 +141,7 @@ def test_a_graph_of_a_list_that_was_not_seen_before_is_right_and_outlives_other_
     function, graph = adamw_in_triton(), torch.cuda.CUDAGraph()
     function(*drawn([(3000,), (7,)], "cuda"), **STEP)  # compiled
     tensors = drawn([(3000,), (7,)], "cuda", seed=1)
-    workload, _ = make("adamw", **TINY, **STEP)
+    workload, _ = make("adamw", dtype="float32", **TINY, **STEP)
     expected = workload.reference(*tensors)
     with torch.cuda.graph(graph):
         function(*tensors, **STEP)

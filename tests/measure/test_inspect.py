@@ -126,6 +126,7 @@ MLP = {"dim": 32, "layers": 2, "batch": 16, "steps": 2, "activation": "gelu", "p
 MLP |= {
     "zero_grad": "every_step",
     "optimizer": "sgd",
+    "autocast": "none",
     "lr": 0.01,
     "print_loss": False,
     "dtype": "float32",

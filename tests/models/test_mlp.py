@@ -94,6 +94,25 @@ def test_adamw_is_that_of_torch_and_another_update_is_wrong(case, error, dtype, 
             assert error(expected, wrong) > 1
 
 
+@pytest.mark.parametrize("autocast", ["bfloat16", "float16"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_autocast_computes_in_16_bits_and_keeps_parameters_in_32(case, error, autocast, activation, pass_):
+    workload, inputs = case("float32", pass_, autocast=autocast, activation=activation, layers=5)
+    expected, outputs = workload.reference(*inputs), workload.call(mlp, inputs).run()
+    assert error(expected, outputs) < 1
+    assert {y.dtype for y in outputs} == {torch.float32}
+    plain = dataclasses.replace(workload, autocast="none")
+    assert error(plain.reference(*inputs), outputs) > 2
+    assert error(expected, workload.call(one_layer_less, inputs).run()) > 1
+    assert (workload.work().dtype, plain.work().dtype) == (autocast, "float32")
+
+
+def test_autocast_of_what_is_narrow_already_is_refused(case):
+    with pytest.raises(ValueError, match="autocast: with dtype=bfloat16 nothing is left to cast"):
+        case("bfloat16", "fwd", autocast="float16")
+
+
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_derivative_at_0_is_that_of_torch(case, error, activation, pass_):

@@ -36,6 +36,7 @@ MLP = {"dim": 8, "layers": 2, "batch": 4, "steps": 2, "activation": "gelu", "pas
 MLP |= {
     "zero_grad": "every_step",
     "optimizer": "sgd",
+    "autocast": "none",
     "print_loss": False,
     "dtype": "float32",
     "tf32": False,

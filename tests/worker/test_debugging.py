@@ -51,6 +51,7 @@ MLP = {"dim": 16, "layers": 1, "batch": 8, "steps": 1, "activation": "gelu", "pa
 MLP |= {
     "zero_grad": "every_step",
     "optimizer": "sgd",
+    "autocast": "none",
     "print_loss": False,
     "dtype": "float32",
     "tf32": False,
