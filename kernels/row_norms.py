@@ -38,6 +38,9 @@ HELD_SUMS = {
 }
 TILE = 1024  # elements, at least, of a program: it takes several short rows
 WARP_ELEMENTS, BACKWARD_WARP_ELEMENTS = 1024, 512  # of a tile, for each warp
+# Warps of the forward, by bytes of an element, whether there is a mean, and columns; else there are 8 at most.
+WARPS = {(2, False): {8192: 16, 32_768: 16}, (2, True): {32_768: 32}}
+WARPS |= {(4, mean): {16_384: 32, 32_768: 32} for mean in (False, True)}
 STEP = 4096  # elements of a longer row that are read at once
 COLUMN_ROWS, COLUMNS = 32, 128  # of a tile that sums columns
 PARTS, ADDED = 64, 32  # of a tile of their sums, which are added
@@ -482,8 +485,8 @@ def _forward_plan(block: int, rows: int, size: int, mean: bool, processors: int)
     together = max(1, TILE // block)
     while together > 1 and triton.cdiv(rows, together) < processors:
         together //= 2
-    again = mean and size < 8 and block >= 8192
-    return together, min(32 if size < 8 else 16, max(1, together * block // WARP_ELEMENTS)), again
+    warps = WARPS.get((size, mean), {}).get(block) or min(8, max(1, together * block // WARP_ELEMENTS))
+    return together, warps, size < 8 and 4096 <= block <= (16_384 if mean else 32_768)
 
 
 def _backward_plan(block: int, size: int, mean: bool) -> tuple[int, int, int, int]:

@@ -122,22 +122,22 @@ def make() -> Make:
 
 
 @pytest.fixture(scope="session")
-def expected_of() -> Callable[[Workload, Sequence[Tensor]], Any]:
+def expected_of() -> Callable[[Workload, tuple[Tensor, ...]], Any]:
     """``expected_of(workload, inputs)``: its reference, or the judge of an automatic tolerance.
 
     That is made once, for inputs of seed 0: their values must be those of ``make``.
     """
     from runner.models.automatic import Automatic
-    from runner.subject.tolerance import Judge
+    from runner.subject.operation import expected_outputs
 
-    made: dict[tuple[Workload, str], Judge] = {}
+    made: dict[tuple[Workload, str], Any] = {}
 
-    def find(workload: Workload, inputs: Sequence[Tensor]) -> Any:
+    def find(workload: Workload, inputs: tuple[Tensor, ...]) -> Any:
         if not isinstance(workload, Automatic):
             return workload.reference(*inputs)
         key = workload, inputs[0].device.type
         if key not in made:
-            made[key] = Judge(workload.outputs_of, inputs, quick=True)
+            made[key] = expected_outputs(workload, inputs, quick=True)
         return made[key]
 
     return find

@@ -229,6 +229,34 @@ def adamw() -> Iterator[Race]:
         yield Race("adamw", fields, [Bar("triton", (COPY,), 0.95)] if sizes[1] >= 768 else [], group="adamw")
 
 
+NORMALIZED = [(65536, 1024), (16384, 4096), (8192, 8192), (4096, 16384)]  # rows, cols
+LOGITS = [(65536, 1000), (8192, 32768), (4096, 50257), (2048, 128256)]  # rows, classes
+
+
+def layernorm() -> Iterator[Race]:
+    """Yield the forward, and the forward with the gradients of x, weight and bias."""
+    yield from _passes("layernorm", "cols", NORMALIZED, 0.95)
+
+
+def rmsnorm() -> Iterator[Race]:
+    """Yield the same sizes as ``layernorm``."""
+    yield from _passes("rmsnorm", "cols", NORMALIZED, 0.95)
+
+
+def cross_entropy() -> Iterator[Race]:
+    """Yield the forward, and the forward with the gradient of the logits."""
+    yield from _passes("cross_entropy", "vocab", LOGITS)
+
+
+def _passes(op: str, name: str, sizes: Sequence[tuple[int, int]], share: float | None = None) -> Iterator[Race]:
+    """Yield races of a group for each pass; ``share`` of the copy that the forward reaches."""
+    for pass_ in ("fwd", "fwd_bwd"):
+        bars = [Bar("triton", (COPY,), share)] if share and pass_ == "fwd" else []
+        for rows, length in sizes:
+            fields = {"rows": rows, name: length, "dtype": "bfloat16", "pass": pass_}
+            yield Race(op, fields, bars, group=f"{op} {pass_}")
+
+
 EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are the races, and a few more
     "gelu": ("races_gelu", "races_backward"),
     "softmax": ("races_softmax", "races_backward", "races_quack"),
@@ -240,6 +268,8 @@ EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are t
     "histogram": ("races_histogram",),
     "attention": ("races_attention",),
     "adamw": ("races_adamw",),
+    **dict.fromkeys(("layernorm", "rmsnorm"), ("races_norms",)),
+    "cross_entropy": ("races_cross_entropy",),
 }
 OPS = {
     "gelu": gelu,
@@ -255,9 +285,17 @@ OPS = {
     "histogram": histogram,
     "attention": attention,
     "adamw": adamw,
+    "layernorm": layernorm,
+    "rmsnorm": rmsnorm,
+    "cross_entropy": cross_entropy,
 }
 MEAN_BARS = [
     MeanBar("bfloat16 large", "triton", "torch", mean=1.05, worst=0.97),
     MeanBar("adamw", "triton", "compiled", mean=1.0, worst=0.95),
     MeanBar("float16 large", "triton", "torch", mean=1.0, worst=0.97),
+    *(
+        MeanBar(f"{op} {pass_}", "triton", "compiled", mean=1.0, worst=0.95)
+        for op in ("layernorm", "rmsnorm", "cross_entropy")
+        for pass_ in ("fwd", "fwd_bwd")
+    ),
 ]

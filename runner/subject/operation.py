@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..kernels.unsupported import Unsupported
+from ..models.automatic import Automatic
 from ..models.layout import Layout, laid_out
 from ..models.workload import options_for
 from ..records.case import Choice, Scalar
@@ -34,6 +35,15 @@ def workload_class(choice: Choice) -> type:
     """
     path = choice.fields.get("path")
     return option_class("models", choice.name) if path is None else class_of(own_file.read(str(path), strict=False))
+
+
+def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Outputs:
+    """Return what judges the outputs of a workload of any kind; ``quick`` saves time if the tolerance is estimated."""
+    if not isinstance(workload, Automatic):
+        return workload.expected_outputs(inputs, quick=quick)  # type: ignore[no-any-return]
+    from .tolerance import Judge
+
+    return Judge(workload.outputs_of, inputs, tf32=workload.tf32, quick=quick)
 
 
 @lru_cache(maxsize=256)

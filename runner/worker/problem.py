@@ -11,15 +11,13 @@ from torch import Tensor
 
 from ..kernels.unsupported import Unsupported
 from ..measure import Measurement
-from ..models.automatic import Automatic
 from ..models.workload import Workload
 from ..records.case import CaseRecord, Scalar
 from ..records.options import option_class
 from ..records.paired_rounds import PairedRounds
 from ..records.schema import build
-from ..subject.operation import workload_class
+from ..subject.operation import expected_outputs, workload_class
 from ..subject.path import TimedCall, on_same_inputs
-from ..subject.tolerance import Judge
 from ..timing.call import Call
 from ..timing.correctness import Outputs
 
@@ -89,9 +87,7 @@ class ProblemState:
         """
         workload, inputs, quick = self.workload, self.inputs(), self._case.settings.quick
         with algorithms(deterministic=False):
-            if isinstance(workload, Automatic):
-                return Judge(workload.outputs_of, inputs, tf32=workload.tf32, quick=quick)
-            return workload.expected_outputs(inputs, quick=quick)
+            return expected_outputs(workload, inputs, quick=quick)
 
     def redraw(self) -> None:
         """Restore inputs that may have been changed: the same numbers in the same tensors, or in new tensors."""
