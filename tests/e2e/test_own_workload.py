@@ -120,7 +120,7 @@ def test_a_wrong_function_is_wrong_and_a_check_of_the_file_judges(run, here):
         ),
         (
             ("workload=add", "workload.layout=strided"),
-            "add has no such field; gelu, matmul, softmax have: workload=gelu or",
+            "rmsnorm, softmax have: workload=attention or",
         ),
     ],
 )
