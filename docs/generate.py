@@ -10,6 +10,7 @@ formulas, counts and calls from the docstrings. Nothing is written here twice.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -154,7 +155,7 @@ def _given(op: str) -> list[str]:
     """Return how a user's function is called, and with what: the docstring of ``kernels/<op>``."""
     if not (line := call_line(op)):
         return []
-    after = (import_module(f"runner.kernels.{op}").__doc__ or "").partition(" -> y\n\n")[2]
+    after = re.split(r" -> \w+\n\n", import_module(f"runner.kernels.{op}").__doc__ or "", maxsplit=1)[-1]
     described = textwrap.dedent(after.partition("\n\n")[0]).rstrip()
     named = "; it gets the options after `*` that its signature names" if "*" in line else ""
     return [

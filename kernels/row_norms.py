@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .differentiable import apply, no_second_derivative
-from .triton_device import multiprocessors, require_floats, require_gpu
+from .triton_device import arithmetic, multiprocessors, require_floats, require_gpu
 from .triton_launch import each_time, planned, repeatable
 
 Asked = tuple[int | None, int | None]  # rows of a program of the forward, and its warps; None: chosen
@@ -355,6 +355,7 @@ def normalize(x: Tensor, w: Tensor, b: Tensor | None, eps: float, asked: Asked =
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
+        ValueError: ``w`` or ``b`` is not floating, on another device, or not as long as a row of ``x``.
 
     """
     if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)):
@@ -370,6 +371,12 @@ def _forward(
     """Return y, and, to ``save``, the mean of each row, if there is a ``b``, and one over its standard deviation."""
     require_gpu(x)
     require_floats(x)
+    for vector in (w,) if b is None else (w, b):
+        if not x.dim() or vector.shape != x.shape[-1:] or vector.device != x.device or not vector.is_floating_point():
+            given = f"{vector.dtype} {[*vector.shape]} on {vector.device}, x {[*x.shape]} on {x.device}"
+            raise ValueError(
+                f"weight and bias are floating vectors as long as a row of x, on its device; this is {given}"
+            )
     y = each_time(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return y, None, None
@@ -380,7 +387,7 @@ def _forward(
     mean = each_time(torch.empty, rows, dtype=kind, device=x.device) if save and b is not None else None
     unit = _unit(cols, flat)
     tensors = (flat, w, w if b is None else b.contiguous(), y, mean if mean is not None else w, rstd if save else w)
-    constants = {"EPS": eps, "MEAN": b is not None, "SAVE": save, "ARITHMETIC": _arithmetic(x), "UNIT": unit}
+    constants = {"EPS": eps, "MEAN": b is not None, "SAVE": save, "ARITHMETIC": arithmetic(x), "UNIT": unit}
     size, block = x.element_size(), triton.next_power_of_2(cols)
     if block > HELD[size]:
         repeatable(_forward_long)[(rows,)](
@@ -420,7 +427,7 @@ def _backward(
         dw = each_time(torch.empty, cols, dtype=w.dtype, device=x.device)
         db = each_time(torch.empty, cols, dtype=w.dtype, device=x.device) if mean_too else None
         sums = each_time(torch.empty, parts * cols * (2 if mean_too else 1), dtype=rstd.dtype, device=x.device)
-    constants = {"MEAN": mean_too, "ARITHMETIC": _arithmetic(x), "UNIT": unit}
+    constants = {"MEAN": mean_too, "ARITHMETIC": arithmetic(x), "UNIT": unit}
     strides = flat.stride(0) // unit, dy.stride(0) // unit
     of_rows = (rstd if mean is None else mean), rstd
     if held:
@@ -494,7 +501,3 @@ def _backward_plan(block: int, size: int, mean: bool) -> tuple[int, int, int, in
     together = max(1, TILE // block)
     warps = min(16 if size < 4 or block < 16_384 else 32, max(1, together * block // BACKWARD_WARP_ELEMENTS))
     return together, warps, max(1, 16 // warps), 3 if size == 2 else 1
-
-
-def _arithmetic(x: Tensor) -> tl.dtype:
-    return tl.float64 if x.dtype == torch.float64 else tl.float32

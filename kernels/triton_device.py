@@ -57,6 +57,11 @@ def require_floats(x: Tensor) -> None:
         raise Unsupported(f"this kernel takes {', '.join(map(str, FLOATS))}; convert from {x.dtype}")
 
 
+def arithmetic(x: Tensor) -> tl.dtype:
+    """Return the type in which kernels compute with ``x``: float64 stays, all others become float32."""
+    return tl.float64 if x.dtype == torch.float64 else tl.float32
+
+
 def require_products() -> None:
     """Check that Triton is new enough for kernels that multiply tiles.
 

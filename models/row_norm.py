@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from .automatic import Automatic
@@ -26,8 +27,12 @@ class RowNorm(Automatic, ABC):
     operations: ClassVar[tuple[int, int]]  # for each element, forward and backward
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Return x [rows, cols] and each vector [cols]; for bwd and fwd_bwd also dy [rows, cols]."""
+        """Return x [rows, cols] and each vector [cols]; for bwd and fwd_bwd also dy [rows, cols].
+
+        The first row is so small that its squares are about eps: without eps, it would be twice as large or more.
+        """
         tensors = draw(self.rows, self.cols), *(draw(self.cols) for _ in range(self.vectors))
+        tensors[0][0] *= sqrt(self.eps)
         return tensors if self.pass_ == "fwd" else (*tensors, draw(self.rows, self.cols))
 
     def options(self) -> Mapping[str, object]:
@@ -43,8 +48,10 @@ class RowNorm(Automatic, ABC):
     def bytes_min(self) -> int:
         """Every input, read once, and every output, written once: x, y, dy, dx, and vectors with their gradients.
 
+        A backward does not read the bias.
+
         A forward and a backward that are two kernels read x twice, which is 5/4 of this for fwd_bwd.
         """
         matrices = {"fwd": 2, "bwd": 3, "fwd_bwd": 4}[self.pass_]
-        vectors = self.vectors * (1 if self.pass_ == "fwd" else 2)
+        vectors = {"fwd": self.vectors, "bwd": 1 + self.vectors, "fwd_bwd": 2 * self.vectors}[self.pass_]
         return (matrices * self.rows + vectors) * self.cols * ITEMSIZE[self.dtype]

@@ -18,9 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..differentiable import apply, no_second_derivative
-from ..softmax._triton_forward import _edges, _finite, _first_vector
-from ..softmax._triton_plan import Rows, access
-from ..triton_device import LANES, l2_bytes, multiprocessors, programs_for, require_floats, require_gpu
+from ..row_vectors import Rows, access, edges, finite, first_vector
+from ..triton_device import LANES, arithmetic, l2_bytes, multiprocessors, programs_for, require_floats, require_gpu
 from ..triton_launch import each_time, planned, repeatable
 
 IGNORED = tl.constexpr(-100)  # as in torch
@@ -45,9 +44,9 @@ def _cross_entropy(
     UNIT: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    # ``_first_vector`` tells how ``stride`` and ``cols`` count. Rows are int64: int32 overflows at 2**31 elements.
+    # ``first_vector`` tells how ``stride`` and ``cols`` count. Rows are int64: int32 overflows at 2**31 elements.
     row = tl.program_id(0).to(tl.int64)
-    first, head, whole = _first_vector(row, stride, cols, UNIT, EDGES)
+    first, head, whole = first_vector(row, stride, cols, UNIT, EDGES)
     vector = tl.arange(0, STEP // UNIT)[:, None] * UNIT
     element = tl.arange(0, UNIT)[None, :]
     largest = tl.full((STEP // UNIT,), -float("inf"), ARITHMETIC)
@@ -56,15 +55,15 @@ def _cross_entropy(
         at = start + vector
         x = tl.load(x_ptr + first + (at + element), mask=at < whole, other=-float("inf")).to(ARITHMETIC)
         larger = tl.maximum(largest, tl.max(x, axis=1))
-        base = _finite(larger)
+        base = finite(larger)
         total = total * tl.exp(largest - base) + tl.sum(tl.exp(x - base[:, None]), axis=1)
         largest = larger
     row_max = tl.max(largest, axis=0)
     if EDGES:
-        edge, inside = _edges(head, whole, cols, UNIT)
+        edge, inside = edges(head, whole, cols, UNIT)
         x_edge = tl.load(x_ptr + first + edge, mask=inside, other=-float("inf")).to(ARITHMETIC)
         row_max = tl.maximum(row_max, tl.max(x_edge, axis=0))
-    base = _finite(row_max)
+    base = finite(row_max)
     row_sum = tl.sum(total * tl.exp(largest - base), axis=0)
     if EDGES:
         row_sum += tl.sum(tl.exp(x_edge - base), axis=0)
@@ -183,6 +182,7 @@ def cross_entropy(x: Tensor, target: Tensor, *, BLOCK: int | None = None, num_wa
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
+        ValueError: ``x`` is no matrix, or ``target`` is not a vector of whole numbers for its rows, on its device.
 
     """
     asked = BLOCK, num_warps
@@ -199,6 +199,10 @@ def _forward(
     """Return the loss, and, to ``save``, the largest x of each row and the sum relative to it, [2 * rows]."""
     require_gpu(x)
     require_floats(x)
+    whole = target.dtype in (torch.int64, torch.int32)
+    if x.dim() != 2 or target.shape != x.shape[:1] or target.device != x.device or not whole:
+        shown = f"{[*x.shape]} on {x.device}, and {target.dtype} {[*target.shape]} on {target.device}"
+        raise ValueError(f"give logits [rows, vocab], and a whole number for each row on their device; not {shown}")
     rows, cols = x.shape
     loss = each_time(torch.empty, rows, dtype=x.dtype, device=x.device)
     kind = torch.promote_types(x.dtype, torch.float32)
@@ -218,7 +222,7 @@ def _forward(
         rows,
         cols // loads.stride_unit,
         SAVE=save,
-        ARITHMETIC=_arithmetic(x),
+        ARITHMETIC=arithmetic(x),
         STEP=step,
         UNIT=loads.unit,
         EDGES=loads.edges,
@@ -246,15 +250,11 @@ def _backward(x: Tensor, target: Tensor, stored: Tensor, dloss: Tensor) -> Tenso
         cols,
         x.numel(),
         NARROW=cols < block,
-        ARITHMETIC=_arithmetic(x),
+        ARITHMETIC=arithmetic(x),
         BLOCK=block,
         num_warps=max(1, block * WARPS // BLOCK),
     )
     return dx
-
-
-def _arithmetic(x: Tensor) -> tl.dtype:
-    return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
 class _Differentiable(torch.autograd.Function):

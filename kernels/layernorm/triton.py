@@ -24,6 +24,7 @@ def layernorm(
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
+        ValueError: a vector is not floating, on another device, or not as long as a row of ``x``.
 
     """
     return normalize(x, w, b, eps, (ROWS, num_warps))

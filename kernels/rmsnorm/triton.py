@@ -21,6 +21,7 @@ def rmsnorm(x: Tensor, w: Tensor, *, eps: float, ROWS: int | None = None, num_wa
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
+        ValueError: a vector is not floating, on another device, or not as long as a row of ``x``.
 
     """
     return normalize(x, w, None, eps, (ROWS, num_warps))

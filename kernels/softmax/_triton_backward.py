@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton_forward import _edges, _first_vector, _load
+from ..row_vectors import edges, first_vector
+from ._triton_forward import _load
 
 
 @triton.jit
@@ -35,15 +36,15 @@ def _backward_rows(
     if ROWS > 1:
         row = (row * ROWS + tl.arange(0, ROWS))[:, None]
         col = col[None, :]
-    first, head, whole = _first_vector(row, cols, cols, UNIT, EDGES)
-    dy_first, _, _ = _first_vector(row, dy_stride, cols, UNIT, EDGES)
+    first, head, whole = first_vector(row, cols, cols, UNIT, EDGES)
+    dy_first, _, _ = first_vector(row, dy_stride, cols, UNIT, EDGES)
     inside = col < (tl.where(row < rows, whole, 0) if ROWS > 1 else whole)
     y = _load(y_ptr + first + col, inside, 0.0, not WHOLE, "")
     dy = _load(dy_ptr + dy_first + col, inside, 0.0, not WHOLE, "")
     product = y.to(ARITHMETIC) * dy.to(ARITHMETIC)
     row_sum = tl.sum(product, axis=1)[:, None] if ROWS > 1 else tl.sum(product, axis=0)
     if EDGES:
-        edge, edge_inside = _edges(head, whole, cols, UNIT)
+        edge, edge_inside = edges(head, whole, cols, UNIT)
         y_edge = tl.load(y_ptr + first + edge, mask=edge_inside, other=0.0).to(ARITHMETIC)
         dy_edge = tl.load(dy_ptr + dy_first + edge, mask=edge_inside, other=0.0).to(ARITHMETIC)
         row_sum += tl.sum(y_edge * dy_edge, axis=0)
@@ -81,13 +82,13 @@ def _backward_item(
         item = items - 1 - turn
     row = (item // slices).to(tl.int64)
     place = item % slices
-    first, head, whole = _first_vector(row, cols, cols, UNIT, EDGES)
-    dy_first, _, _ = _first_vector(row, dy_stride, cols, UNIT, EDGES)
+    first, head, whole = first_vector(row, cols, cols, UNIT, EDGES)
+    dy_first, _, _ = first_vector(row, dy_stride, cols, UNIT, EDGES)
     begin = place * steps
     end = tl.minimum(begin + steps, tl.cdiv(whole, STEP))
     lane = tl.arange(0, STEP)
     if EDGES:
-        edge, edge_inside = _edges(head, whole, cols, UNIT)
+        edge, edge_inside = edges(head, whole, cols, UNIT)
         edge_inside = edge_inside & (place == 0)
         y_edge = tl.load(y_ptr + first + edge, mask=edge_inside, other=0.0).to(ARITHMETIC)
         dy_edge = tl.load(dy_ptr + dy_first + edge, mask=edge_inside, other=0.0).to(ARITHMETIC)

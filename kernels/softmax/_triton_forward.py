@@ -5,42 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _first_vector(row, stride, cols, UNIT: tl.constexpr, EDGES: tl.constexpr):
-    """Return where the first whole vector of a row begins, the elements before it, and those in whole vectors.
-
-    Without edges, ``stride`` and ``cols`` count units of UNIT elements. That shows the compiler how many elements it
-    may load at once; for an argument it only knows whether it is a multiple of 16.
-    """
-    first = row * stride * UNIT
-    head = 0
-    whole = cols * UNIT
-    if EDGES:
-        vector = (row * stride + (UNIT - 1)) // UNIT
-        first = vector * UNIT
-        head = (first - row * stride).to(cols.dtype)
-        whole = (cols - head) // UNIT * UNIT
-    return first, head, whole
-
-
-@triton.jit
-def _edges(head, whole, cols, UNIT: tl.constexpr):
-    """Return the columns outside of whole vectors, counted from the first vector, and which are in the row."""
-    lane = tl.arange(0, 2 * UNIT)
-    col = tl.where(lane < UNIT, lane - UNIT, lane - UNIT + whole)
-    return col, (col >= -head) & (col < cols - head)
+from ..row_vectors import edges, finite, first_vector
 
 
 @triton.jit
 def _load(at, inside, other: tl.constexpr, MASKED: tl.constexpr, EVICTION: tl.constexpr):
     return tl.load(at, mask=inside if MASKED else None, other=other if MASKED else None, eviction_policy=EVICTION)
-
-
-@triton.jit
-def _finite(largest):
-    """Return what is subtracted from x: ``largest``, but 0 where all x are -inf, since -inf - -inf would be NaN."""
-    return tl.where(largest == -float("inf"), 0.0, largest)
 
 
 @triton.jit
@@ -67,8 +37,8 @@ def _softmax_rows(
     if ROWS > 1:
         row = (row * ROWS + tl.arange(0, ROWS))[:, None]
         col = col[None, :]
-    first, head, whole = _first_vector(row, x_stride, cols, UNIT, EDGES)
-    y_first, _, _ = _first_vector(row, cols, cols, UNIT, EDGES)
+    first, head, whole = first_vector(row, x_stride, cols, UNIT, EDGES)
+    y_first, _, _ = first_vector(row, cols, cols, UNIT, EDGES)
     if ROWS > 1:
         whole = tl.where(row < rows, whole, 0)
     # Padding is -inf, which changes neither the maximum nor the sum.
@@ -84,7 +54,7 @@ def _softmax_rows(
         lane_max = tl.maximum(lane_max, x[i])
     largest = tl.max(lane_max, axis=1)[:, None] if ROWS > 1 else tl.max(lane_max, axis=0)
     if EDGES:
-        edge, inside = _edges(head, whole, cols, UNIT)
+        edge, inside = edges(head, whole, cols, UNIT)
         x_edge = tl.load(x_ptr + first + edge, mask=inside, other=padding).to(ARITHMETIC)
         largest = tl.maximum(largest, tl.max(x_edge, axis=0))
     lane_sum = lane_max  # of the same shape; the first step sets it
@@ -135,14 +105,14 @@ def _softmax_item(
         item = items - 1 - turn
     row = (item // slices).to(tl.int64)
     place = item % slices
-    first, head, whole = _first_vector(row, x_stride, cols, UNIT, EDGES)
-    y_first, _, _ = _first_vector(row, cols, cols, UNIT, EDGES)
+    first, head, whole = first_vector(row, x_stride, cols, UNIT, EDGES)
+    y_first, _, _ = first_vector(row, cols, cols, UNIT, EDGES)
     begin = place * steps
     end = tl.minimum(begin + steps, tl.cdiv(whole, STEP))
     vector = tl.arange(0, STEP // UNIT)[:, None] * UNIT
     element = tl.arange(0, UNIT)[None, :]
     if EDGES:
-        edge, inside = _edges(head, whole, cols, UNIT)
+        edge, inside = edges(head, whole, cols, UNIT)
         inside = inside & (place == 0)
         x_edge = tl.load(x_ptr + first + edge, mask=inside, other=-float("inf")).to(ARITHMETIC)
 
@@ -156,13 +126,13 @@ def _softmax_item(
                 x_ptr + first + (at + element), mask=at < whole, other=-float("inf"), eviction_policy="evict_last"
             ).to(ARITHMETIC)
             larger = tl.maximum(largest, tl.max(x, axis=1))
-            base = _finite(larger)
+            base = finite(larger)
             total = total * tl.exp(largest - base) + tl.sum(tl.exp(x - base[:, None]), axis=1)
             largest = larger
         row_max = tl.max(largest, axis=0)
         if EDGES:
             row_max = tl.maximum(row_max, tl.max(x_edge, axis=0))
-        base = _finite(row_max)
+        base = finite(row_max)
         row_sum = tl.sum(total * tl.exp(largest - base), axis=0)
         if EDGES:
             row_sum += tl.sum(tl.exp(x_edge - base), axis=0)
@@ -176,7 +146,7 @@ def _softmax_item(
             largest = tl.load(run, mask=lane < slices, other=-float("inf"))
             total = tl.load(run + items, mask=lane < slices, other=0.0)
             row_max = tl.max(largest, axis=0)
-            row_sum = tl.sum(total * tl.exp(largest - _finite(row_max)), axis=0)
+            row_sum = tl.sum(total * tl.exp(largest - finite(row_max)), axis=0)
         scale = 1 / row_sum
         for step in range(begin, end):  # in reverse order, as above
             at = (end - 1 - (step - begin)) * STEP + vector

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import triton
 
-VECTOR = 16  # bytes
+from ..row_vectors import VECTOR, Access, Rows, access
 
 # The longest row that a program holds: 32768 columns of float32, with 32 warps. At twice that, registers spill.
 MAX_ROW_BYTES = 32_768 * 4
@@ -54,65 +54,12 @@ PAIR_WARP_BYTES = 4096  # bytes of each tensor for a warp, in the arithmetic typ
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The tensor [rows, cols] and the GPU that a launch depends on. The stride is in elements."""
-
-    rows: int
-    cols: int
-    stride: int
-    itemsize: int
-    multiprocessors: int
-    l2: int  # bytes of the cache
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of a row."""
-        return self.cols * self.itemsize
-
-    @property
-    def wide(self) -> int:
-        """Bytes of an element in the arithmetic type."""
-        return max(4, self.itemsize)
-
-
-@dataclass(frozen=True)
 class Asked:
     """What the caller has chosen: columns that a program holds, its rows and its warps."""
 
     block: int | None = None
     rows: int | None = None
     warps: int | None = None
-
-
-@dataclass(frozen=True)
-class Access:
-    """How rows are loaded: ``unit`` elements at once, and element by element at the edges."""
-
-    unit: int
-    edges: bool
-
-    @property
-    def scalar(self) -> bool:
-        """Whether elements are loaded one by one."""
-        return self.unit == 1
-
-    @property
-    def stride_unit(self) -> int:
-        """Elements in which the kernels count strides and lengths."""
-        return 1 if self.edges else self.unit
-
-
-def access(x: Rows, together: int) -> Access:
-    """Return how ``together`` rows are loaded by a program."""
-    vector = VECTOR // x.itemsize
-    apart = 0 if x.rows == 1 else x.stride
-    unit = next(unit for unit in (8, 4, 2, 1) if unit <= vector and x.cols % unit == apart % unit == 0)
-    # Accesses of 8 bytes are as fast as memory; for shorter ones the edges are worth their instructions. The output,
-    # whose rows are x.cols apart, must begin at the same place of a vector.
-    alike = x.rows == 1 or (x.cols - apart) % vector == 0
-    if together == 1 and unit * x.itemsize < 8 and alike and x.cols >= 2 * vector:
-        return Access(vector, edges=True)
-    return Access(unit, edges=False)
 
 
 @dataclass(frozen=True)

@@ -19,26 +19,15 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from ..differentiable import apply, no_second_derivative
-from ..triton_device import l2_bytes, multiprocessors, require_floats, require_gpu
+from ..row_vectors import Rows, access
+from ..triton_device import arithmetic, l2_bytes, multiprocessors, require_floats, require_gpu
 from ..triton_launch import each_time, planned, repeatable
 from ._triton_backward import _backward_long, _backward_rows
 from ._triton_forward import _softmax_long, _softmax_rows
-from ._triton_plan import (
-    ALONE_BYTES,
-    PAIR_TILE,
-    Asked,
-    Long,
-    Rows,
-    access,
-    backward_warps,
-    forward,
-    long,
-    longest_held,
-)
+from ._triton_plan import ALONE_BYTES, PAIR_TILE, Asked, Long, backward_warps, forward, long, longest_held
 
 LONGEST = 2**31 - 32_768  # columns of a long row; beyond, indices of the last step may need more than 32 bits
 
@@ -87,10 +76,6 @@ def _rows_of(x: Tensor) -> Rows:
     return Rows(rows, cols, x.stride(0), x.element_size(), multiprocessors(x), l2_bytes(x))
 
 
-def _arithmetic(x: Tensor) -> tl.dtype:
-    return tl.float64 if x.dtype == torch.float64 else tl.float32
-
-
 def _launch(x: Tensor, y: Tensor, asked: Asked) -> None:
     given = _rows_of(x)
     plan = forward(given, asked)
@@ -104,7 +89,7 @@ def _launch(x: Tensor, y: Tensor, asked: Asked) -> None:
         given.stride // unit,
         given.rows,
         given.cols // unit,
-        ARITHMETIC=_arithmetic(x),
+        ARITHMETIC=arithmetic(x),
         ROWS=plan.rows,
         STEP=plan.step,
         STEPS=plan.steps,
@@ -124,8 +109,8 @@ def _launch_long(kernel: Any, plan: Long, given: Rows, tensors: tuple[Tensor, ..
     x, unit = tensors[0], plan.access.stride_unit
     runs = x  # unused if rows have no slices
     if plan.slices > 1:
-        arithmetic = torch.promote_types(x.dtype, torch.float32)
-        runs = each_time(torch.empty, results * plan.programs, dtype=arithmetic, device=x.device)
+        stored = torch.promote_types(x.dtype, torch.float32)
+        runs = each_time(torch.empty, results * plan.programs, dtype=stored, device=x.device)
     for launch in (0,) if plan.slices == 1 else (1, 2):
         repeatable(kernel)[(plan.programs,)](
             *tensors,
@@ -135,7 +120,7 @@ def _launch_long(kernel: Any, plan: Long, given: Rows, tensors: tuple[Tensor, ..
             given.cols // unit,
             plan.slices,
             plan.steps,
-            ARITHMETIC=_arithmetic(x),
+            ARITHMETIC=arithmetic(x),
             STEP=plan.step,
             UNIT=plan.access.unit,
             EDGES=plan.access.edges,
@@ -176,7 +161,7 @@ def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor) -> None:
         given.stride // loads.stride_unit,
         given.rows,
         given.cols // loads.stride_unit,
-        ARITHMETIC=_arithmetic(y),
+        ARITHMETIC=arithmetic(y),
         ROWS=together,
         BLOCK=block,
         WHOLE=given.cols == block and given.rows % together == 0,

@@ -124,6 +124,10 @@ def test_the_readme_has_the_commands_it_promises():
     } <= found
 
 
+def test_no_page_has_an_empty_block():
+    assert not [page for page in (ROOT / "docs").rglob("*.md") if "```text\n\n```" in page.read_text(encoding="utf-8")]
+
+
 @pytest.mark.parametrize("script", ["docs/generate.py", "docs/chart.py"])
 def test_what_is_generated_is_up_to_date(script):
     check = [sys.executable, script, "--check"]

@@ -89,6 +89,21 @@ def test_a_target_that_is_no_column_gives_nan_in_triton_and_reads_nothing(load, 
     assert load("cross_entropy", "triton")(x, target).isnan().all()
 
 
+def test_targets_that_do_not_fit_the_logits_are_refused_in_triton(load, device):
+    function, x = load("cross_entropy", "triton"), torch.randn(8, 20, device=device)
+    target = torch.zeros(8, dtype=torch.int64, device=device)
+    assert torch.equal(function(x, target), function(x, target.int()))
+    for logits, wrong in (
+        (x, target[:2]),
+        (x, target.float()),
+        (x[0], target[:1]),
+        (x, target[:, None]),
+        (x, target.to("meta")),
+    ):
+        with pytest.raises(ValueError, match="a whole number for each row"):
+            function(logits, wrong)
+
+
 def test_a_gradient_penalty_is_refused_in_triton(load, device):
     x = torch.randn(3, 50, device=device, requires_grad=True)
     loss = load("cross_entropy", "triton")(x, torch.zeros(3, dtype=torch.int64, device=device))

@@ -117,6 +117,18 @@ def test_of_frozen_weights_there_is_no_gradient_and_of_nothing_they_are_zeros(lo
 
 
 @pytest.mark.parametrize("op", OPS)
+def test_vectors_that_do_not_fit_the_rows_are_refused_in_triton(load, device, op):
+    function, x = load(op, "triton"), torch.randn(4, 20, device=device)
+    for length in (1, 5, 40):
+        with pytest.raises(ValueError, match="as long as a row of x"):
+            function(x, *vectors(op, length, device=device), eps=1e-5)
+    whole = [each.long() for each in vectors(op, 20, device=device)]
+    for wrong in ((x, *whole), (x[0, 0], *vectors(op, 20, device=device)), (x, *vectors(op, 20, device="meta"))):
+        with pytest.raises(ValueError, match="as long as a row of x"):
+            function(*wrong, eps=1e-5)
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_gradients_of_the_weights_have_the_same_bits_each_time(impl, load, device, loop, op):
     x, dy = (torch.randn(40, 130, device=device) for _ in range(2))
     args = [x.requires_grad_(), *(each.requires_grad_() for each in vectors(op, 130, device=device))]

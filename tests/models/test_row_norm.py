@@ -35,8 +35,9 @@ def test_another_variance_or_a_norm_without_the_mean_is_wrong(inputs_and_judge, 
 
 
 @pytest.mark.parametrize("op", ["layernorm", "rmsnorm"])
-def test_a_row_of_small_numbers_shows_whether_eps_is_there(inputs_and_judge, op):
-    workload, inputs, judge = inputs_and_judge(op, "float32", change=lambda x: x * 1e-3)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_first_row_shows_whether_eps_is_there(inputs_and_judge, op, dtype):
+    workload, inputs, judge = inputs_and_judge(op, dtype)
     assert judge.check((workload.formula(*inputs),)).correct
     without = F.layer_norm if op == "layernorm" else F.rms_norm
     assert not judge.check((without(inputs[0], (300,), *inputs[1:], eps=0.0),)).correct
@@ -62,7 +63,7 @@ def test_gradients_of_the_weight_that_lack_a_row_or_are_summed_in_16_bits_are_wr
     ("op", "pass_", "flops", "numbers"),
     [
         ("layernorm", "fwd", 42, 18),
-        ("layernorm", "bwd", 78, 30),
+        ("layernorm", "bwd", 78, 27),
         ("layernorm", "fwd_bwd", 120, 36),
         ("rmsnorm", "fwd", 24, 15),
         ("rmsnorm", "bwd", 54, 24),
@@ -73,4 +74,4 @@ def test_flops_and_bytes(make, op, pass_, flops, numbers):
     workload, inputs = make(op, dtype="bfloat16", rows=2, cols=3, pass_=pass_)
     assert (workload.flops(), workload.bytes_min()) == (flops, 2 * numbers)
     moved = sum(tensor.numel() for tensor in (*inputs, *workload.outputs_of(*inputs)))
-    assert moved - (3 if (op, pass_) == ("layernorm", "bwd") else 0) <= numbers  # a backward needs no bias
+    assert moved - (3 if (op, pass_) == ("layernorm", "bwd") else 0) == numbers  # a backward reads no bias
