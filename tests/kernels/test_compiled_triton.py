@@ -18,6 +18,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from runner.kernels import reductions  # noqa: E402
+from runner.kernels.adamw import triton as adamw  # noqa: E402
 from runner.kernels.add import triton as add  # noqa: E402
 from runner.kernels.cumsum import triton as cumsum  # noqa: E402
 from runner.kernels.gelu import triton as gelu  # noqa: E402
@@ -261,3 +262,15 @@ def widths(ptx: str, what: str) -> list[int]:
 def bits(ptx: str, what: str) -> int:
     """Width of the narrowest access to global memory of that kind."""
     return min(widths(ptx, what))
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [(100, "fp32"), (90, "fp32"), (89, "bf16"), (80, "bf16")])
+def test_a_parameter_in_a_table_is_moved_128_bits_at_once_where_it_is_aligned(tmp_path, capability, dtype):
+    kind = {"fp32": tl.float32, "bf16": tl.bfloat16}[dtype]
+    constants = {"P": kind, "G": kind, "M": kind, "ARITHMETIC": tl.float32, "COUNT": 256, "BLOCK": 1024}
+    numbers = [name for name in adamw._adamw.arg_names if name not in ("table_ptr", "count", *constants)]
+    arguments = {"table_ptr": "*i64", "count": "i32"} | dict.fromkeys(numbers, "fp64")
+    ptx, stack = build(adamw._adamw, arguments, constants, capability, 4, tmp_path, multiples=["table_ptr"])
+    accesses = 1024 * {"bf16": 2, "fp32": 4}[dtype] // (4 * 32 * 16)  # of a thread
+    assert [widths(ptx, what).count(128) for what in ("ld", "st")] == [4 * accesses, 3 * accesses]
+    assert stack == 0
