@@ -53,16 +53,24 @@ class AdamW(Workload):
         """Return all p, all g, all m, then all v, which are squares.
 
         The standard deviation of p is 0.02, as models begin; those of g, m and v^(1/2) are 1, so that most updates are
-        near the learning rate.
+        near the learning rate. Every eighth number of g, m and v^(1/2) is so small that ``eps`` counts, unless m and v
+        are float16, which has no such numbers.
         """
         import torch
 
         shapes, stored = self.shapes(), getattr(torch, self.moments_dtype)
+        small = 1.0 if self.moments_dtype == "float16" else max(self.eps, 1e-12) * sqrt(1 - self.beta2**self.step)
+
+        def drawn(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            x = draw(*shape).to(dtype)
+            x.view(-1)[::8] *= small
+            return x
+
         return (
             *(draw(*shape, scale=0.02) for shape in shapes),
-            *(draw(*shape) for shape in shapes),
-            *(draw(*shape).to(stored) for shape in shapes),
-            *(draw(*shape).to(stored).square_() for shape in shapes),
+            *(drawn(shape, getattr(torch, self.dtype)) for shape in shapes),
+            *(drawn(shape, stored) for shape in shapes),
+            *(drawn(shape, stored).square_() for shape in shapes),
         )
 
     def options(self) -> Mapping[str, object]:
@@ -117,7 +125,7 @@ class AdamW(Workload):
         error_of_root = ((error_of_v / v.sqrt()).minimum(error_of_v.sqrt())) / sqrt(second)
         update = rate * m / divisor
         relative = 6 * unit + (error_of_root + 3 * unit * divisor) / divisor + common1 + common2 / 2
-        error_of_p = update.abs() * relative + rate * error_of_m / divisor + 3 * stored * keep * p.abs()
+        error_of_p = update.abs() * relative + rate * error_of_m / divisor + (stored + 2 * rounded) * keep * p.abs()
         moved = keep * p - update
         return (
             (moved, error_of_p + stored * moved.abs() + FLOOR[self.dtype], self.dtype),

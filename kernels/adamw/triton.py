@@ -109,27 +109,29 @@ def adamw(
     """
     if not tensors:
         return
-    key = (BLOCK, *map(Tensor.data_ptr, tensors), *map(Tensor.numel, tensors), *(x.dtype for x in tensors))
+    key = (BLOCK, *map(Tensor.data_ptr, tensors), *(x.shape for x in tensors), *(x.dtype for x in tensors))
     if not all(map(Tensor.is_contiguous, tensors)):
-        key += tuple((x.shape, x.stride()) for x in tensors)
+        key += tuple(x.stride() for x in tensors)
     if capturing := tensors[0].is_cuda:
         key += (torch._C._cuda_getCurrentRawStream(tensors[0].device.index),)
         capturing = torch.cuda.is_current_stream_capturing()
     if (launches := _kept.get(key)) is None:
         dense = _dense(tensors)
-        if copied := [(x, y) for x, y in zip(tensors, dense, strict=True) if x is not y]:
+        if any(x is not y for x, y in zip(tensors, dense, strict=True)):
             adamw(
                 *dense, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay,
                 BLOCK=BLOCK, num_warps=num_warps,
             )  # fmt: skip
-            for x, y in copied:
-                x.copy_(y)
+            count = len(tensors) // 4
+            for place, (x, y) in enumerate(zip(tensors, dense, strict=True)):
+                if x is not y and not count <= place < 2 * count:  # gradients do not change, and may be expanded
+                    x.copy_(y)
             return
         while len(_kept) >= KEPT:
             del _kept[next(iter(_kept))]
         launches = _kept[key] = _launches(tensors, BLOCK)
     if capturing:
-        _captured.append(launches)
+        _captured[id(launches)] = launches
     keep, first, second, root, rate = factors(step, lr, beta1, beta2, weight_decay)
     for launch in launches:
         wide = tl.float64 if torch.float64 in launch.dtypes else tl.float32
@@ -142,7 +144,7 @@ def adamw(
 
 
 _kept: dict[Any, list[Launch]] = {}
-_captured: list[list[Launch]] = []  # by graphs, which do not report their end; a table has 48 bytes a parameter
+_captured: dict[int, list[Launch]] = {}  # by graphs, which do not report their end; a table has 48 bytes a parameter
 
 
 def _launches(tensors: Sequence[Tensor], block: int) -> list[Launch]:
@@ -182,6 +184,8 @@ def _dense(tensors: Sequence[Tensor]) -> list[Tensor]:
     for place in range(count):
         four = tensors[place::count]
         p = four[0]
+        if any(step == 0 and size > 1 for x in (p, *four[2:]) for size, step in zip(x.shape, x.stride(), strict=True)):
+            raise ValueError(f"a parameter {_brief(p)} or a moment of it is expanded: it cannot change in place")
         alike = all(x.stride() == p.stride() for x in four)
         if alike and torch.empty_like(p, device="meta").stride() == p.stride():
             continue

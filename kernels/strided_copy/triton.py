@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..triton_device import require_gpu
 from ..triton_launch import each_time, planned, repeatable
+from ..unsupported import Unsupported
 
 BLOCK = 1024  # elements of a program
 WARPS = 4  # of a program
@@ -33,10 +34,17 @@ def strided_copy(x: Tensor, *, stride: int) -> Tensor:
     """Copy every ``stride``-th number of ``x``; shapes and dtypes as in ``kernels.strided_copy``.
 
     Raises:
-        Unsupported: ``x`` is not on a GPU and Triton's interpreter is off.
+        Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or is complex.
+        ValueError: ``x`` is not a vector, or ``stride`` is below 1.
 
     """
+    if x.dim() != 1 or stride < 1:
+        raise ValueError(
+            f"x has {x.dim()} dimensions and the stride is {stride}: give a vector, and a stride of at least 1"
+        )
     require_gpu(x)
+    if x.is_complex():
+        raise Unsupported("Triton has no complex numbers; copy torch.view_as_real(x)")
     elements = triton.cdiv(x.numel(), stride)
     y = each_time(torch.empty, (elements,), dtype=x.dtype, device=x.device)
     if elements:

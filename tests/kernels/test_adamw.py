@@ -92,6 +92,8 @@ def test_tensors_that_lie_in_memory_in_any_way(load, check, device, impl, view):
     mixed = drawn([(40, 30)], device)
     mixed[1] = VIEWS["transposed"](mixed[1])
     check(load("adamw", impl), mixed)
+    mixed[1] = torch.ones((), device=device).expand(40, 30)
+    check(load("adamw", impl), mixed)
 
 
 @pytest.mark.parametrize("impl", IMPLS)
@@ -121,6 +123,13 @@ def test_tensors_that_do_not_belong_together_are_refused(load, device, impl):
         function(*tensors[:3], **STEP)
     with pytest.raises(ValueError, match=r"a parameter \[4, 4\] float32"):
         function(tensors[0], tensors[1].flatten(), *tensors[2:], **STEP)
+    function(*tensors, **STEP)
+    with pytest.raises(ValueError, match=r"a parameter \[4, 4\] float32"):  # at addresses that are known
+        function(tensors[0], tensors[1].flatten(), *tensors[2:], **STEP)
+    before = tensors[0].clone()
+    with pytest.raises(ValueError, match="it cannot change in place"):
+        function(*tensors[:3], tensors[3][:1].expand(4, 4), **STEP)
+    assert torch.equal(tensors[0], before)
 
 
 @pytest.mark.gpu

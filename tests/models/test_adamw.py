@@ -38,12 +38,12 @@ def test_a_step_is_that_of_torch(make, error, dtype, moments, step):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "wrong",
-    [{"step": 8}, {"lr": 0.0}, {"beta1": 0.89}, {"beta2": 0.99}, {"weight_decay": 0.0}, {"lr": 0.0101}, {"eps": 1e-4}],
+    [{"step": 8}, {"lr": 0.0}, {"beta1": 0.89}, {"beta2": 0.99}, {"weight_decay": 0.0}, {"lr": 0.0101}, {"eps": 0.0}],
     ids=str,
 )
 def test_another_step_is_wrong(make, error, dtype, wrong):
     workload, inputs = make("adamw", dtype=dtype, moments="float32", **FIELDS)
-    if dtype.endswith("16") and wrong.keys() & {"weight_decay", "eps"} | {"lr": 0.0101}.items() & wrong.items():
+    if dtype.endswith("16") and wrong.keys() & {"weight_decay"} | {"lr": 0.0101}.items() & wrong.items():
         pytest.skip("a parameter of this type does not hold the difference")
     outputs = by_torch(inputs, **(workload.options() | wrong))
     expected = workload.reference(*inputs)
