@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from ..timing.call import Call
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DEVIATIONS = 8.0  # standard deviations of random roundings that are allowed
+COMMON = {"float32": 64.0, "float16": 0.25, "bfloat16": 0.25}  # units of error that all elements may have in common
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,19 +93,28 @@ class Attention(Workload):
         tf32 = TF32 if self.tf32 and self.dtype == "float32" else 0.0
         arithmetic = ARITHMETIC[self.dtype] / 2
         rounding = errors.Rounding(UNIT[self.dtype] / 2, TINY[self.dtype] / 2, arithmetic, tf32)
-        results = errors.attention(given, rounding)
+        results, bias = errors.attention(given, rounding)
         names = {"fwd": ["y"], "bwd": ["dq", "dk", "dv"], "fwd_bwd": ["y", "dq", "dk", "dv"]}[self.pass_]
         like = {"y": inputs[0], "dq": inputs[0], "dk": inputs[1], "dv": inputs[1]}
-        return tuple(self._expect(name, *results[name], like[name]) for name in names)
+        return tuple(self._expect(name, *results[name], bias, like[name]) for name in names)
 
-    def _expect(self, name: str, value: Tensor, variance: Tensor, like: Tensor) -> Expected:
-        rtol = UNIT[self.dtype]
+    def _expect(self, name: str, value: Tensor, variance: Tensor, bias: float, like: Tensor) -> Expected:
+        """Return what is right. Errors of one position may agree in all d numbers; those of several are independent.
+
+        So a factor that all elements have in common is known much better than any of them.
+        """
+        rtol, deviation = UNIT[self.dtype], variance.sqrt_()
+        squares = float(value.square().sum())
+        together = float((deviation * value.abs()).sum(-1).square().sum()) ** 0.5
+        common = DEVIATIONS * together / squares + COMMON[self.dtype] * rtol + 4 * bias if squares else inf
         return Expected(
             name=name,
             value=value.view(like.shape),
-            atol=(DEVIATIONS * variance.sqrt_() + FLOOR[self.dtype]).view(like.shape),
+            atol=(DEVIATIONS * deviation + FLOOR[self.dtype]).view(like.shape),
             rtol=rtol,
-            tolerance=f"{rtol:.1e} |r| + {DEVIATIONS:g} deviations of propagated roundings; reference in blocks",
+            tolerance=f"{rtol:.1e} |r| + {DEVIATIONS:g} deviations of propagated roundings; {common:.1e} in common; "
+            "reference in blocks",
+            common=common,
         )
 
     def flops(self) -> int:

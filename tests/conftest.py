@@ -162,7 +162,8 @@ def error() -> Judge:
             assert got.shape == want.value.shape, want.name
             wrong = (got.double() - want.value).abs()
             ratio = (wrong / (want.atol + want.rtol * want.value.abs())).masked_fill(wrong == 0, 0)
-            ratios.append(ratio.nan_to_num(nan=torch.inf).max())
+            factor = ((got.double() - want.value) * want.value).sum().abs() / want.value.square().sum()
+            ratios += ratio.nan_to_num(nan=torch.inf).max(), (factor / want.common).nan_to_num(nan=0.0)
         return float(torch.stack(ratios).max())
 
     return judge

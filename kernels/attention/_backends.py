@@ -3,53 +3,61 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from ..unsupported import Unsupported
-from ._operands import causal_mask
 
-# Backends that each say why they refuse; see ``_reason``.
-SPEAKS = {
-    SDPBackend.FLASH_ATTENTION: "Flash",
-    SDPBackend.EFFICIENT_ATTENTION: "Mem",
-    SDPBackend.CUDNN_ATTENTION: "cuDNN",
-}
+ON_A_GPU = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+REFUSED = ("No available kernel", "No viable backend")  # torch's words
 
 
 def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, causal: bool, backend: SDPBackend | None = None) -> Tensor:
     """Compute attention by ``backend``; None: by the one that torch chooses.
 
-    torch aligns a causal mask of its own with the first key, and ours is aligned with the last one. So the mask is a
-    tensor if there are more keys than queries.
+    torch aligns a causal mask of its own with the first key, and ours is aligned with the last one. With more keys than
+    queries, flash and efficient get that alignment as a flag; for the others torch makes a mask at each call.
 
     Raises:
         Unsupported: ``backend`` does not take these tensors here.
 
     """
-    mask = causal_mask(q, k) if causal and q.shape[2] != k.shape[2] else None
-    apply = partial(F.scaled_dot_product_attention, q, k, v, mask, 0.0, causal and mask is None)
+    masked = causal and q.shape[2] > 1  # a single query sees all keys
+    mask = causal_lower_right(q.shape[2], k.shape[2]) if masked and q.shape[2] != k.shape[2] else None
+    apply = partial(F.scaled_dot_product_attention, q, k, v, mask, 0.0, masked and mask is None)
     if q.shape[1] != k.shape[1]:
         apply = partial(apply, enable_gqa=True)
-    if backend is None or torch.compiler.is_compiling():
+    if backend is None:
         return apply()
-    with warnings.catch_warnings(record=True) as said, sdpa_kernel(backend):
-        warnings.simplefilter("always")
+    if not q.is_cuda and backend in ON_A_GPU:
+        raise Unsupported(f"torch has its backend {_name(backend)} on GPUs alone; use device=cuda")
+    with sdpa_kernel(backend):
         try:
             return apply()
         except RuntimeError as error:
-            if "No available kernel" not in str(error) and "No viable backend" not in str(error):
+            if not any(words in str(error) for words in REFUSED):
                 raise
-            raise Unsupported(_reason(backend, [str(one.message) for one in said])) from error
+            reason = _reason(backend, apply)
+    raise Unsupported(reason)
 
 
-def _reason(backend: SDPBackend, warned: list[str]) -> str:
+def _name(backend: SDPBackend) -> str:
+    return backend.name.removesuffix("_ATTENTION").lower()
+
+
+def _reason(backend: SDPBackend, apply: Callable[[], Tensor]) -> str:
     """Return why ``backend`` refuses, from the warnings of torch, which tell it for every backend."""
-    name = backend.name.removesuffix("_ATTENTION").lower()
-    others = ("kernel not used because", "not used because", "has been runtime disabled")
-    telling = [text.split(" (Triggered")[0].strip() for text in warned if not any(word in text for word in others)]
-    return f"torch's backend {name} does not take these tensors here" + (f": {telling[0]}" if telling else "")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with suppress(RuntimeError):
+            apply()
+    others = ("not used because", "has been runtime disabled")
+    texts = [str(one.message).split(" (Triggered")[0].strip() for one in said]
+    telling = [text for text in texts if not any(words in text for words in others)]
+    return f"torch's backend {_name(backend)} does not take these tensors" + (f": {telling[0]}" if telling else "")

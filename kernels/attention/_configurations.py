@@ -12,7 +12,6 @@ class Blocks(NamedTuple):
     keys: int  # in a block
     warps: int
     stages: int  # blocks in flight, the current one included
-    registers: int | None = None  # of a thread, at most; fewer let more programs share a multiprocessor
 
 
 HOPPER = {  # 16 bits, by the kernel and d

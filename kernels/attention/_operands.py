@@ -39,7 +39,12 @@ def scale_of(d: int) -> float:
     return 1 / sqrt(d)
 
 
-def causal_mask(q: Tensor, k: Tensor) -> Tensor:
-    """Return which keys each query sees, bool [length, kv_length]."""
-    shape = (q.shape[2], k.shape[2])
-    return torch.ones(shape, dtype=torch.bool, device=q.device).tril_(shape[1] - shape[0])
+def for_each_head(x: Tensor, heads: int) -> Tensor:
+    """Return keys or values with a copy for each of ``heads`` query heads; ``x`` if it has so many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def hidden_keys(q: Tensor, k: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+    """Return which of the keys from ``start`` to ``stop`` a causal query does not see, bool [length, keys]."""
+    last = torch.arange(q.shape[2], device=q.device)[:, None] + (k.shape[2] - q.shape[2])
+    return torch.arange(start, k.shape[2] if stop is None else stop, device=q.device) > last

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton_parts import load_rows, place, store_rows, visible
+from ._triton_parts import load_rows, store_rows, tile_and_head, visible
 
 
 @triton.jit
@@ -63,7 +63,7 @@ def attention_backward_keys(
 ):  # fmt: skip
     """Dk and dv of a block of keys, in all query heads of its group."""
     # Causal: the first block is seen by most queries, and starts first.
-    block, both_kv = place(tl.cdiv(kv_length, BN), all_heads, together, False)
+    block, both_kv = tile_and_head(tl.cdiv(kv_length, BN), all_heads, together, False)
     first, batch, kv_head, offset = block * BN, both_kv // kv_heads, both_kv % kv_heads, kv_length - length
     keys = load_rows(k, batch, kv_head, first, kv_length, d, k_b, k_h, k_l, k_d, BN, D, TMA)
     values = load_rows(v, batch, kv_head, first, kv_length, d, v_b, v_h, v_l, v_d, BN, D, TMA)
@@ -120,7 +120,7 @@ def attention_backward_queries(
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Dq of a tile of queries, over all keys that they see."""
-    tile, both = place(tl.cdiv(length, BM), all_heads, together, CAUSAL)
+    tile, both = tile_and_head(tl.cdiv(length, BM), all_heads, together, CAUSAL)
     batch, head = both // heads, both % heads
     kv_head, start, offset = head // group, tile * BM, kv_length - length
     row = start + tl.arange(0, BM)

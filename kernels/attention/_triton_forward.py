@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._triton_parts import load_rows, place, store_rows, visible
+from ._triton_parts import load_rows, store_rows, tile_and_head, visible
 
 
 @triton.jit
@@ -20,7 +20,8 @@ def _weights(s, largest, row, key, kv_length, offset, scale, CAUSAL: tl.constexp
         col = key + tl.arange(0, s.shape[1])
         s = tl.where(visible(row[:, None], col[None, :], kv_length, offset, CAUSAL), s, -float("inf"))
     now = tl.maximum(largest, tl.max(s, 1) * scale)
-    return tl.exp2(s * scale - now[:, None]), now, tl.exp2(largest - now)
+    base = tl.where(now == -float("inf"), 0.0, now)  # no key so far has a weight
+    return tl.exp2(s * scale - base[:, None]), now, tl.exp2(largest - base)
 
 
 @triton.jit
@@ -31,7 +32,7 @@ def attention_forward(
     CAUSAL: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    tile, both = place(tl.cdiv(length, BM), all_heads, together, CAUSAL)
+    tile, both = tile_and_head(tl.cdiv(length, BM), all_heads, together, CAUSAL)
     batch, head = both // heads, both % heads
     kv_head, start, offset = head // group, tile * BM, kv_length - length
     row = start + tl.arange(0, BM)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def place(tiles, heads, together, CAUSAL: tl.constexpr):
+def tile_and_head(tiles, heads, together, CAUSAL: tl.constexpr):
     """Return the tile and the head of this program. ``together`` heads share the L2 cache, their tiles in turn.
 
     Causal: the last tile sees most keys, so it starts first, and short ones fill the gaps at the end.

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from ..unsupported import Unsupported
 from ._operands import require_attention
 
+BLOCK = 128  # queries and keys of a block of the mask
 LEAST_D = 16
 MOST_SHAPES = 256  # compiled for; torch runs what comes after its limit, 8, without compiling it
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
-    """Compute attention; shapes and dtypes as in ``kernels.attention``. The first call of a shape compiles.
+    """Compute attention; shapes and dtypes as in ``kernels.attention``.
+
+    The first call of a shape compiles, and makes the mask, which later calls use again.
 
     Raises:
         Unsupported: the result requires a gradient on a CPU, or d is less than 16 on a GPU.
@@ -47,11 +50,23 @@ def _compiled() -> Callable[..., Tensor]:
     return compiled
 
 
-@cache
-def _causal(length: int, kv_length: int, device: torch.device) -> Any:
+@lru_cache(maxsize=64)
+def _causal(length: int, kv_length: int, device: torch.device) -> BlockMask:
+    """Return which blocks are seen, from their places; create_block_mask would make the mask of all pairs first."""
     offset = kv_length - length
+    first = BLOCK * torch.arange(-(-length // BLOCK), device=device)[:, None]
+    start = BLOCK * torch.arange(-(-kv_length // BLOCK), device=device)
+    # By all queries of a block, which has to be a whole one, and by some.
+    full = (start + BLOCK <= first + offset + 1) & (first + BLOCK <= length)
+    some = (start <= (first + BLOCK - 1).clamp(max=length - 1) + offset) & ~full
+
+    def listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+        order = blocks.int().argsort(dim=1, descending=True, stable=True)
+        return blocks.sum(1, dtype=torch.int32)[None, None], order.int()[None, None]
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return query + offset >= key
 
-    return create_block_mask(sees, None, None, length, kv_length, device=device)
+    return BlockMask.from_kv_blocks(
+        *listed(some), *listed(full), BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(length, kv_length)
+    )

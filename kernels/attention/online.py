@@ -8,10 +8,10 @@ through memory; Triton keeps them in registers.
 
 from __future__ import annotations
 
-from math import sqrt
-
 import torch
 from torch import Tensor
+
+from ._operands import for_each_head, hidden_keys, scale_of
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, block: int = 256) -> Tensor:
@@ -25,20 +25,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, block: i
         block: keys of a step.
 
     """
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
-    last = torch.arange(q.shape[2], device=q.device)[:, None] + (k.shape[2] - q.shape[2])  # that each query sees
+    k, v = (for_each_head(x, q.shape[1]) for x in (k, v))
     largest = q.new_full((*q.shape[:3], 1), -torch.inf, dtype=torch.float32)
     total = torch.zeros_like(largest)
     y = torch.zeros_like(q, dtype=torch.float32)
     for start in range(0, k.shape[2], block):
         keys, values = k[:, :, start : start + block], v[:, :, start : start + block]
-        scores = (q @ keys.transpose(-1, -2)).float() / sqrt(q.shape[3])
+        scores = (q @ keys.transpose(-1, -2)).float() * scale_of(q.shape[3])
         if causal:
-            hidden = torch.arange(start, start + keys.shape[2], device=q.device) > last
-            scores = scores.masked_fill(hidden, -torch.inf)
+            scores = scores.masked_fill(hidden_keys(q, k, start, start + keys.shape[2]), -torch.inf)
         now = torch.maximum(largest, scores.amax(-1, keepdim=True).detach())  # y does not depend on it
-        weights, factor = (scores - now).exp(), (largest - now).exp()
+        base = now.masked_fill(now == -torch.inf, 0.0)  # no key so far has a weight
+        weights, factor = (scores - base).exp(), (largest - base).exp()
         total = total * factor + weights.sum(-1, keepdim=True)
         y = y * factor + (weights.to(q.dtype) @ values).float()
         largest = now

@@ -33,11 +33,13 @@ from ._triton_backward import (
 from ._triton_forward import attention_forward
 
 LARGEST_D = 128
-LEAST_D = 16  # of a product of tensor cores
+LEAST_D = LEAST_BLOCK = 16  # of a product of tensor cores
 PARTS = 8  # of a row, of which a thread keeps sums; by tensor cores it has 2 of every 8 columns
 ROWS = 64  # queries of a program that only reads and writes
 ALIGNED = 16  # bytes
+FAR = 2**31 // 256  # elements from one row of a tile to the next; a tile has up to 128 rows and 128 columns
 
+Wanted = tuple[bool, bool]  # dq; dk and dv
 Asked = tuple[int | None, int | None, int | None, int | None]
 
 
@@ -59,16 +61,16 @@ def attention(
         k: keys.
         v: values.
         causal: does a query see no later keys?
-        BLOCK_M: queries of a program of the forward, a power of 2. None, as for the next three: chosen by the GPU, the
-            dtype and d.
-        BLOCK_N: keys of a step of the forward, a power of 2.
+        BLOCK_M: queries of a program of the forward, a power of 2, at least 16. None, as for the next three: chosen by
+            the GPU, the dtype and d.
+        BLOCK_N: keys of a step of the forward, a power of 2, at least 16.
         num_warps: warps of a program of the forward, a power of 2.
         num_stages: steps of the forward in flight.
 
     Raises:
         Unsupported: the tensors are not on a GPU and Triton's interpreter is off, or they have another dtype, or d is
             greater than 128.
-        ValueError: the operands do not fit together, or a causal query would see no key.
+        ValueError: the operands do not fit together, a causal query would see no key, or a block has another size.
 
     """
     asked = (BLOCK_M, BLOCK_N, num_warps, num_stages)
@@ -85,13 +87,15 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, asked: Asked) -> tup
     require_attention(q, k, v, causal)
     if q.shape[3] > LARGEST_D:
         raise Unsupported(f"attention in Triton takes d up to {LARGEST_D}; this is {q.shape[3]}")
+    q, k, v = map(_near, (q, k, v))
     y = each_time(torch.empty_like, q)
     lse = each_time(torch.empty, *q.shape[:3], dtype=torch.float32, device=q.device)
     if q.numel():
         chosen = forward_blocks(has_descriptors(q), q.element_size(), _width(q))
-        given: dict[str, Any] = {
-            name: value for name, value in zip(Blocks._fields, asked, strict=False) if value is not None
-        }
+        pairs = zip(Blocks._fields, asked, strict=True)
+        given: dict[str, Any] = {name: value for name, value in pairs if value is not None}
+        if any(n < LEAST_BLOCK or n & (n - 1) for n in (given.get("queries", 16), given.get("keys", 16))):
+            raise ValueError(f"BLOCK_M={asked[0]} BLOCK_N={asked[1]}: give powers of 2 of at least {LEAST_BLOCK}")
         launch_forward(q, k, v, y, lse, causal, chosen._replace(**given))
     return y, lse
 
@@ -128,18 +132,20 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, caus
         BN=blocks.keys,
         STAGES=blocks.stages,
         num_warps=blocks.warps,
-        maxnreg=blocks.registers,
     )
 
 
 @planned
 def _backward(
-    q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, dy: Tensor, causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v, given the gradient ``dy`` of ``y``."""
-    dq, dk, dv = (each_time(torch.empty_like, x) for x in (q, k, v))
+    q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, dy: Tensor, causal: bool, wanted: Wanted
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of q, and of k and v, as far as they are ``wanted``, given the gradient ``dy`` of ``y``."""
+    q, k, v, dy = map(_near, (q, k, v, dy))
+    dq = each_time(torch.empty_like, q) if wanted[0] else None
+    make = torch.empty_like if q.numel() else torch.zeros_like
+    dk, dv = (each_time(make, x) if wanted[1] else None for x in (k, v))
     if not q.numel():
-        return dq, each_time(torch.zeros_like, k), each_time(torch.zeros_like, v)
+        return dq, dk, dv
     known = has_descriptors(q), q.element_size(), _width(q)
     blocks = keys_blocks(*known, shared_bytes(q)), queries_blocks(*known)
     launch_backward(q, k, v, y, lse, dy, dq, dk, dv, causal, *blocks)
@@ -153,14 +159,14 @@ def launch_backward(
     y: Tensor,
     lse: Tensor,
     dy: Tensor,
-    dq: Tensor,
-    dk: Tensor,
-    dv: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
     causal: bool,
     of_keys: Blocks,
     of_queries: Blocks,
 ) -> None:
-    """Write dk and dv with the blocks ``of_keys``, and dq with those ``of_queries``."""
+    """Write dk and dv with the blocks ``of_keys``, and dq with those ``of_queries``; None: it is not wanted."""
     batch, heads, length, d = q.shape
     kv_heads, kv_length, width = k.shape[1], k.shape[2], _width(q)
     delta = each_time(torch.empty, batch, heads, length, dtype=torch.float32, device=q.device)
@@ -176,51 +182,56 @@ def launch_backward(
         pairs = ((q, blocks.queries), (k, blocks.keys), (v, blocks.keys), (dy, blocks.queries))
         return [_tiles(x, rows, width, by_descriptors) for x, rows in pairs]
 
-    repeatable(attention_backward_keys)[(triton.cdiv(kv_length, of_keys.keys) * batch * kv_heads,)](
-        *tiles(of_keys),
-        lse,
-        delta,
-        dk,
-        dv,
-        *strides,
-        *dk.stride(),
-        *dv.stride(),
-        batch * kv_heads,
-        together(batch * kv_heads, length * heads // kv_heads, width, q.element_size()),
-        kv_heads,
-        *sizes,
-        RAGGED=kv_length % of_keys.keys > 0,
-        BM=of_keys.queries,
-        BN=of_keys.keys,
-        STAGES=of_keys.stages,
-        num_warps=of_keys.warps,
-        maxnreg=of_keys.registers,
-        **options,
-    )
-    repeatable(attention_backward_queries)[(triton.cdiv(length, of_queries.queries) * batch * heads,)](
-        *tiles(of_queries),
-        lse,
-        delta,
-        dq,
-        *strides,
-        *dq.stride(),
-        batch * heads,
-        together(batch * heads, kv_length, width, k.element_size()),
-        heads,
-        *sizes,
-        BM=of_queries.queries,
-        BN=of_queries.keys,
-        STAGES=of_queries.stages,
-        num_warps=of_queries.warps,
-        maxnreg=of_queries.registers,
-        **options,
-    )
+    if dk is not None and dv is not None:
+        repeatable(attention_backward_keys)[(triton.cdiv(kv_length, of_keys.keys) * batch * kv_heads,)](
+            *tiles(of_keys),
+            lse,
+            delta,
+            dk,
+            dv,
+            *strides,
+            *dk.stride(),
+            *dv.stride(),
+            batch * kv_heads,
+            together(batch * kv_heads, length * heads // kv_heads, width, q.element_size()),
+            kv_heads,
+            *sizes,
+            RAGGED=kv_length % of_keys.keys > 0,
+            BM=of_keys.queries,
+            BN=of_keys.keys,
+            STAGES=of_keys.stages,
+            num_warps=of_keys.warps,
+            **options,
+        )
+    if dq is not None:
+        repeatable(attention_backward_queries)[(triton.cdiv(length, of_queries.queries) * batch * heads,)](
+            *tiles(of_queries),
+            lse,
+            delta,
+            dq,
+            *strides,
+            *dq.stride(),
+            batch * heads,
+            together(batch * heads, kv_length, width, k.element_size()),
+            heads,
+            *sizes,
+            BM=of_queries.queries,
+            BN=of_queries.keys,
+            STAGES=of_queries.stages,
+            num_warps=of_queries.warps,
+            **options,
+        )
 
 
 def _width(q: Tensor) -> int:
     """Return d of a tile: a power of 2."""
     width: int = triton.next_power_of_2(q.shape[3])
     return max(LEAST_D, width)
+
+
+def _near(x: Tensor) -> Tensor:
+    """Return ``x``, or a copy if elements of a tile lie so far apart that their places need more than 32 bits."""
+    return x if max(x.stride()[2:]) < FAR else x.contiguous()
 
 
 def _precision(q: Tensor) -> str:
@@ -261,4 +272,5 @@ class _Differentiable(torch.autograd.Function):
     @no_second_derivative
     def backward(ctx: Any, saved: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, y, lse = saved
-        return *_backward(q, k, v, y, lse, dy, ctx.causal), None, None
+        wanted = (ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2])
+        return *_backward(q, k, v, y, lse, dy, ctx.causal, wanted), None, None

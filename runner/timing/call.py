@@ -43,6 +43,7 @@ class Expected:
     tolerance: str  # the bound as text, for the row
     share: float = 1.0  # of the elements that must be within the bound, if all are finite
     cap: float = inf  # of |y - value| at every element
+    common: float = inf  # of |sum (y - value) value| / sum value^2: a factor that all elements have in common
     dtype: str = ""  # of the output; "": that of the workload's other outputs
 
 

@@ -135,6 +135,7 @@ def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
 def _compare(output: Tensor, reference: Expected, into: CheckResult) -> str:
     """Add the errors of one output to ``into``. Return the place of the largest error; "" if it is correct."""
     wrong, worst, largest, place, count = 0, -1.0, 0.0, 0, prod(output.shape)
+    along = squares = 0.0
     for start in range(0, count, CHUNK):
         y, r = aten._to_copy(_part(output, start), dtype=torch.float64), _part(reference.value, start)
         atol = _part(reference.atol, start) if isinstance(reference.atol, Tensor) else aten.full_like(r, reference.atol)
@@ -146,6 +147,9 @@ def _compare(output: Tensor, reference: Expected, into: CheckResult) -> str:
         if aten.item(top) > worst:
             worst, place = aten.item(top), start + aten.item(at)
         wrong += aten.item(aten.sum(aten.gt(ratio, 1)))
+        if reference.common < inf:
+            along += aten.item(aten.sum(aten.mul(aten.sub(y, r), r)))
+            squares += aten.item(aten.sum(aten.mul(r, r)))
         relative = _nan_as_inf(aten.where(aten.gt(size, atol), aten.div(error, size), 0.0))
         largest = max(largest, aten.item(aten.max(error)))
         into.max_abs_err = max(into.max_abs_err, largest)
@@ -153,8 +157,12 @@ def _compare(output: Tensor, reference: Expected, into: CheckResult) -> str:
     over = largest > reference.cap
     allowed_wrong = (1 - reference.share) * count + ROUNDED if isfinite(largest) and not over else 0
     into.err_over_tol = max(into.err_over_tol, min(worst, 1.0) if wrong <= allowed_wrong else worst)
-    if wrong <= allowed_wrong and not over:
+    factor = along / squares if squares and isfinite(along) else 0.0
+    into.err_over_tol = max(into.err_over_tol, abs(factor) / reference.common)
+    if wrong <= allowed_wrong and not over and abs(factor) <= reference.common:
         return ""
+    if wrong <= allowed_wrong and not over:
+        return f"all elements are {100 * factor:+.2g} % off in common, and {100 * reference.common:.2g} % are allowed"
     if over and wrong <= (1 - reference.share) * count:
         return f"the largest error is {largest:.6g}, which is above {reference.cap:.6g}"
     index = element_index(place, output.shape)

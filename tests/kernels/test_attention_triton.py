@@ -10,6 +10,7 @@ import torch
 from runner.kernels.unsupported import Unsupported
 
 FIELDS = {"batch": 1, "heads": 2, "kv_heads": 2, "length": 40, "kv_length": 40, "d": 32, "causal": True}
+LONGER = FIELDS | {"causal": False, "kv_length": 300}
 BOTH = {"pass_": "fwd_bwd"}
 LAYOUTS = ["contiguous", "interleaved", "transposed", "strided", "offset"]
 
@@ -36,9 +37,9 @@ def drawn(number, longest):
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_drawn_sizes_are_right(make, error, load, device, dtype, number):
     function = load("attention", "triton")
-    for layout in ("contiguous", LAYOUTS[number % 5]):
-        workload, inputs = make("attention", dtype=dtype, device=device, layout=layout, **drawn(number, 900), **BOTH)
-        assert error(workload.reference(*inputs), workload.call(function, inputs).run()) < 1
+    layout = LAYOUTS[number % 5]
+    workload, inputs = make("attention", dtype=dtype, device=device, layout=layout, **drawn(number, 900), **BOTH)
+    assert error(workload.reference(*inputs), workload.call(function, inputs).run()) < 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -88,9 +89,52 @@ def test_operands_that_do_not_fit_are_refused(load, device):
         function(*(x.double() for _ in range(3)))
 
 
-def test_a_backend_of_torch_says_why_it_refuses():
-    from runner.kernels.attention.efficient import attention
+@pytest.mark.parametrize("impl", ["naive", "torch", "triton"])
+def test_a_first_block_of_keys_without_any_weight_is_no_nan(error, make, load, device, impl):
+    """Finite operands whose first scores overflow to -inf in float32: those keys have a weight of 0."""
+    function = load("attention", impl)
+    workload, (q, k, v) = make(
+        "attention", dtype="float32", device=device, **(FIELDS | {"causal": False, "kv_length": 300})
+    )
+    k[:, :, :260] = -k[:, :, :260].abs()
+    q, k = q.abs() * 1e20, torch.cat([k[:, :, :260] * 1e20, k[:, :, 260:] / 1e20], 2)
+    assert error(workload.reference(q, k, v), [function(q, k, v, causal=False)]) < 1
 
-    x = torch.zeros(1, 2, 4, 16)
-    with pytest.raises(Unsupported, match="torch's backend efficient does not take these tensors here"):
-        attention(x, x, x)
+
+def test_online_skips_blocks_without_any_weight(error, make):
+    from runner.kernels.attention.online import attention
+
+    workload, (q, k, v) = make("attention", dtype="float32", **LONGER)
+    k[:, :, :260] = -k[:, :, :260].abs()
+    q, k = q.abs() * 1e20, torch.cat([k[:, :, :260] * 1e20, k[:, :, 260:] / 1e20], 2)
+    assert error(workload.reference(q, k, v), [attention(q, k, v)]) < 1
+
+
+def test_rows_that_lie_far_apart_are_read_and_written(load, device):
+    """Row 127 begins beyond 2^31 elements."""
+    function = load("attention", "triton")
+    apart = 2**24 + 2**20
+    block = torch.empty(127 * apart + 16, dtype=torch.float16, device=device)  # of which little is touched
+    q = block.as_strided((1, 1, 128, 16), (0, 0, apart, 1)).normal_()
+    k, v = (torch.randn(1, 1, 20, 16, dtype=torch.float16, device=device) for _ in range(2))
+    assert torch.allclose(function(q, k, v), function(q.contiguous(), k, v), atol=1e-3)
+
+
+@pytest.mark.parametrize("wanted", ["q", "kv", "v"])
+def test_gradients_that_nobody_wants_are_left_out(load, device, wanted):
+    function = load("attention", "triton")
+    tensors = {name: torch.randn(1, 2, 20, 16, device=device, requires_grad=name in wanted) for name in "qkv"}
+    function(*tensors.values()).sum().backward()
+    expected = [tensor.detach().requires_grad_() for tensor in tensors.values()]
+    torch.nn.functional.scaled_dot_product_attention(*expected).sum().backward()
+    for (name, tensor), other in zip(tensors.items(), expected, strict=True):
+        assert (tensor.grad is None) == (name not in wanted)
+        assert tensor.grad is None or torch.allclose(tensor.grad, other.grad, atol=1e-4)
+
+
+@pytest.mark.parametrize("block", [4, 48])
+def test_a_block_that_tensor_cores_cannot_have_is_refused(load, device, block):
+    function = load("attention", "triton")
+    x = torch.zeros(1, 1, 64, 16, device=device)
+    with pytest.raises(ValueError, match=f"BLOCK_N={block}: give powers of 2 of at least 16"):
+        function(x, x, x, BLOCK_N=block)

@@ -46,10 +46,30 @@ def test_wrong_arithmetic_is_wrong(make, error, dtype, wrong, pass_):
     assert error(workload.reference(*inputs), workload.call(function, inputs).run()) > 2
 
 
-def test_one_percent_is_wrong_in_float16(make, error):
-    workload, (q, k, v) = make("attention", dtype="float16", **FIELDS)
-    y = naive.attention(q, k, v * 1.01, causal=True)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", [naive, online, math, flash])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_honest_gradients_of_a_single_query_are_right(make, error, dtype, kernel, seed):
+    fields = FIELDS | {"heads": 8, "kv_heads": 8, "length": 1, "kv_length": 4096}
+    workload, _ = make("attention", dtype=dtype, pass_="bwd", **fields)
+    inputs = workload.draw_inputs("cpu", seed)
+    assert error(workload.reference(*inputs), workload.call(kernel.attention, inputs).run()) < 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("wrong", ["1 % too large", "d off by one"])
+def test_a_factor_that_all_elements_have_in_common_is_wrong(make, error, dtype, wrong):
+    """In bfloat16 no single element tells."""
+    factors = (1.0, 1.01) if wrong == "1 % too large" else ((64 / 65) ** 0.5, 1.0)
+    sizes = {"kv_heads": 2, "length": 512, "kv_length": 512, "d": 64, "causal": False}
+    workload, (q, k, v) = make("attention", dtype=dtype, **(FIELDS | sizes))
+    y = naive.attention(q * factors[0], k, v * factors[1])
     assert error(workload.reference(q, k, v), [y]) > 1
+    assert error(workload.reference(q, k, v), [naive.attention(q, k, v)]) < 0.5
+    expected = workload.expected_outputs((q, k, v))
+    result = expected.check([y])
+    assert not result.correct
+    assert dtype != "bfloat16" or "% off in common, and " in result.reason
 
 
 @pytest.mark.parametrize("block", [1, 200, 5000])
