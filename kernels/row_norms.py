@@ -1,8 +1,9 @@
 """LayerNorm and RMSNorm of rows, with the gradients of weight and bias, in Triton.
 
 A program holds whole rows in registers, so x is read once. Its mean comes first and then the sum of squares around it,
-since the difference of a mean of squares and a squared mean would cancel. Rows that are too long for registers are read
-twice: each lane keeps its own mean and sum of squares around it (Welford 1962), and the lanes are merged at the end.
+since the difference of a mean of squares and a squared mean would cancel. Some long rows are read again from the cache,
+so that registers hold more rows at a time. Rows that are too long for a program are read twice in steps: each lane
+keeps its own mean and sum of squares around it (Welford 1962), and the lanes are merged at the end.
 
 Backward reads x and dy once and writes dx. Each program takes rows in turn, and adds up what they contribute to the
 gradients of weight and bias; a second kernel adds the sums of all programs, always in the same order. If rows are too
@@ -40,6 +41,7 @@ TILE = 1024  # elements, at least, of a program: it takes several short rows
 WARP_ELEMENTS, BACKWARD_WARP_ELEMENTS = 1024, 512  # of a tile, for each warp
 # Warps of the forward, by bytes of an element, whether there is a mean, and columns; else there are 8 at most.
 WARPS = {(2, False): {8192: 16, 32_768: 16}, (2, True): {32_768: 32}}
+REREAD = {False: (4096, 8192, 32_768), True: (4096, 16_384)}  # columns that are read again, in 16 bits
 WARPS |= {(4, mean): {16_384: 32, 32_768: 32} for mean in (False, True)}
 STEP = 4096  # elements of a longer row that are read at once
 COLUMN_ROWS, COLUMNS = 32, 128  # of a tile that sums columns
@@ -48,36 +50,14 @@ PROGRAMS = 4  # of a multiprocessor, at most, where each keeps sums
 
 
 @triton.jit
-def _of_rows(ptr, row, rows, ROWS: tl.constexpr):
+def _of_rows(ptr, stride, row, rows, ROWS: tl.constexpr):
     """Return a number of each of ROWS rows from ``row`` on. Loaded as a column, each thread would load it 8 times."""
     if ROWS == 1:
-        found = tl.load(ptr + row)
+        found = tl.load(ptr + row * stride)
     else:
         lane = row + tl.arange(0, ROWS)
-        found = tl.load(ptr + lane, mask=lane < rows, other=0.0)[:, None]
+        found = tl.load(ptr + lane * stride, mask=lane < rows, other=0.0)[:, None]
     return found
-
-
-@triton.jit
-def _merge(mean, squares, count, other_mean, other_squares, other_count):
-    """Return mean, sum of squares around it and count of two sets of numbers (Chan et al. 1983)."""
-    total = count + other_count
-    share = other_count / tl.maximum(total, 1)
-    delta = other_mean - mean
-    return mean + delta * share, squares + other_squares + delta * delta * count * share, total
-
-
-@triton.jit
-def _moments(x, inside, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the mean of each row, and the sum of squares around it, of ``x``, which is 0 outside."""
-    group: tl.constexpr = min(8, BLOCK)  # elements of a thread, whose mean comes first
-    x = tl.reshape(x, (ROWS, BLOCK // group, group))
-    inside = tl.reshape(inside, (ROWS, BLOCK // group, group))
-    count = tl.sum(inside.to(x.dtype), axis=2)
-    mean = tl.sum(x, axis=2) / tl.maximum(count, 1)
-    centred = tl.where(inside, x - mean[:, :, None], 0.0)
-    mean, squares, _ = tl.reduce((mean, tl.sum(centred * centred, axis=2), count), 1, _merge)
-    return mean[:, None], squares[:, None]
 
 
 @triton.jit
@@ -102,7 +82,8 @@ def _forward_rows(
 ):
     # ``stride`` and ``cols`` count units of UNIT elements, which shows the compiler how many it may load at once. Rows
     # are int64: int32 overflows at 2**31 elements.
-    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    top = tl.program_id(0).to(tl.int64) * ROWS
+    row = (top + tl.arange(0, ROWS))[:, None]
     width = tl.zeros((), tl.int32) + cols * UNIT
     col = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (col < width)
@@ -112,16 +93,16 @@ def _forward_rows(
     count = width.to(ARITHMETIC)
     if MEAN:
         # From the first element on, of which a constant row differs by exact zeros.
-        first = tl.load(x_ptr + row * stride * UNIT, mask=row < rows, other=0.0).to(ARITHMETIC)
-        mean, squares = _moments(tl.where(inside, x - first, 0.0), inside, ROWS, BLOCK)
-        mean += first
-    else:
-        squares = tl.sum(x * x, axis=1)[:, None]
-    rstd = 1 / tl.sqrt(squares / count + EPS)
+        first = _of_rows(x_ptr, stride * UNIT, top, rows, ROWS).to(ARITHMETIC)
+        mean = first + tl.sum(tl.where(inside, x - first, 0.0), axis=1)[:, None] / count
+        if AGAIN:
+            x = tl.load(at, mask=inside, other=0.0).to(ARITHMETIC)
+        x = tl.where(inside, x - mean, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1)[:, None] / count + EPS)
     if AGAIN:
         x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
-    if MEAN:
-        x -= mean
+        if MEAN:
+            x -= mean
     y = x * rstd * tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
     if MEAN:
         y += tl.load(b_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
@@ -221,9 +202,9 @@ def _backward_rows(
         inside = (row < rows) & (col < width)
         x = tl.load(x_ptr + row * x_stride * UNIT + col, mask=inside, other=0.0).to(ARITHMETIC)
         dy = tl.load(dy_ptr + row * dy_stride * UNIT + col, mask=inside, other=0.0).to(ARITHMETIC)
-        rstd = _of_rows(rstd_ptr, top, rows, ROWS)
+        rstd = _of_rows(rstd_ptr, 1, top, rows, ROWS)
         if MEAN:
-            x = tl.where(inside, x - _of_rows(mean_ptr, top, rows, ROWS), 0.0)
+            x = tl.where(inside, x - _of_rows(mean_ptr, 1, top, rows, ROWS), 0.0)
         x *= rstd
         g = dy * w
         dx = g - x * (tl.sum(g * x, axis=1)[:, None] / count)
@@ -315,9 +296,9 @@ def _sum_columns(
         x = tl.load(x_ptr + row * x_stride * UNIT + col[None, :], mask=inside, other=0.0).to(ARITHMETIC)
         dy = tl.load(dy_ptr + row * dy_stride * UNIT + col[None, :], mask=inside, other=0.0).to(ARITHMETIC)
         if MEAN:
-            x -= _of_rows(mean_ptr, start, rows, ROWS)
+            x -= _of_rows(mean_ptr, 1, start, rows, ROWS)
             db += dy
-        dw += dy * (x * _of_rows(rstd_ptr, start, rows, ROWS))
+        dw += dy * (x * _of_rows(rstd_ptr, 1, start, rows, ROWS))
     here = sums_ptr + tl.program_id(1).to(tl.int64) * width + col
     tl.store(here, tl.sum(dw, axis=0), mask=col < width)
     if MEAN:
@@ -493,7 +474,7 @@ def _forward_plan(block: int, rows: int, size: int, mean: bool, processors: int)
     while together > 1 and triton.cdiv(rows, together) < processors:
         together //= 2
     warps = WARPS.get((size, mean), {}).get(block) or min(8, max(1, together * block // WARP_ELEMENTS))
-    return together, warps, size < 8 and 4096 <= block <= (16_384 if mean else 32_768)
+    return together, warps, size < 8 and block in (REREAD[mean] if size == 2 else (16_384,))
 
 
 def _backward_plan(block: int, size: int, mean: bool) -> tuple[int, int, int, int]:
