@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from ..unsupported import Unsupported
+from ._operands import hidden_keys
 
 ON_A_GPU = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 REFUSED = ("No available kernel", "No viable backend")  # torch's words
@@ -22,14 +23,16 @@ def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, causal: bool, backend: S
     """Compute attention by ``backend``; None: by the one that torch chooses.
 
     torch aligns a causal mask of its own with the first key, and ours is aligned with the last one. With more keys than
-    queries, flash and efficient get that alignment as a flag; for the others torch makes a mask at each call.
+    queries, flash and efficient get that alignment as a flag on a GPU; others get a mask, which is made at each call.
 
     Raises:
         Unsupported: ``backend`` does not take these tensors here.
 
     """
     masked = causal and q.shape[2] > 1  # a single query sees all keys
-    mask = causal_lower_right(q.shape[2], k.shape[2]) if masked and q.shape[2] != k.shape[2] else None
+    mask = None
+    if masked and q.shape[2] != k.shape[2]:  # on a CPU, a torch with CUDA would take the flag to its kernels of GPUs
+        mask = causal_lower_right(q.shape[2], k.shape[2]) if q.is_cuda else ~hidden_keys(q, k)
     apply = partial(F.scaled_dot_product_attention, q, k, v, mask, 0.0, masked and mask is None)
     if q.shape[1] != k.shape[1]:
         apply = partial(apply, enable_gqa=True)
