@@ -6,16 +6,15 @@ dq_i = sum_j ds_ij k_j / d^(1/2); dk_j = sum_i ds_ij q_i / d^(1/2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from ..timing.call import Call
 from .layout import laid_out
+from .passes import WithPasses
 from .rounding import FLOOR, TF32
-from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size, Workload, options_for
+from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +24,7 @@ COMMON = {"float32": 64.0, "float16": 0.25, "bfloat16": 0.25}  # units of error 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention(Workload):
+class Attention(WithPasses):
     """y = attention of q [batch, heads, length, d] to k and v [batch, kv_heads, kv_length, d], and its gradients."""
 
     batch: Size
@@ -68,16 +67,6 @@ class Attention(Workload):
     def options(self) -> Mapping[str, object]:
         """Return whether a query sees the keys before it alone."""
         return {"causal": self.causal}
-
-    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """Return the pass, with ``function`` as its forward."""
-        if self.pass_ == "fwd":
-            return super().call(function, inputs)
-        from . import training
-
-        options = options_for(function, self.options(), len(inputs) - 1)
-        make = training.backward_only if self.pass_ == "bwd" else training.with_backward
-        return make(partial(function, **options), *inputs)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return y for fwd, dq, dk and dv for bwd, and all four for fwd_bwd.

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ..timing.call import Call
 from .layout import WithLayout
-from .workload import Expected, options_for
+from .passes import WithPasses
+from .workload import Expected
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Automatic(WithLayout):
+class Automatic(WithPasses, WithLayout):
     """y of one or more tensors, the gradients of all of them alone, or both.
 
     ``runner.subject.tolerance`` runs ``outputs_of`` in float64, in the types of the inputs, and in float64 with the
@@ -38,13 +36,3 @@ class Automatic(WithLayout):
         """Return every output of the formula: y and, if the pass has a backward, the gradients."""
         outputs: tuple[Tensor, ...] = self.call(self.formula, inputs).run()
         return outputs
-
-    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """Return the pass, with ``function`` as its forward."""
-        if self.pass_ == "fwd":
-            return super().call(function, inputs)
-        from . import training
-
-        forward = partial(function, **options_for(function, self.options(), len(inputs) - 1))
-        made = training.with_backward if self.pass_ == "fwd_bwd" else training.backward_only
-        return made(forward, *inputs)

@@ -9,13 +9,12 @@ keeps only what it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
-from ..timing.call import Call
 from .layout import WithLayout
+from .passes import WithPasses
 from .rounding import FLOOR
 from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size
 
@@ -28,7 +27,7 @@ TARGET_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEntropy(WithLayout):
+class CrossEntropy(WithPasses, WithLayout):
     """loss [rows] of logits x [rows, vocab] and targets [rows], the gradient dx of x, or both."""
 
     rows: Size  # tokens
@@ -46,15 +45,6 @@ class CrossEntropy(WithLayout):
         target = (torch.special.ndtr(order.double()) * self.vocab).long().clamp_(0, self.vocab - 1)
         target[0], target[-1] = self.vocab - 1, 0
         return (x, target) if self.pass_ == "fwd" else (x, target, draw(self.rows))
-
-    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """Return the pass, with ``function`` as its forward."""
-        if self.pass_ == "fwd":
-            return super().call(function, inputs)
-        from . import training
-
-        made = training.with_backward if self.pass_ == "fwd_bwd" else training.backward_only
-        return made(function, *inputs)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return loss [rows] for fwd, dx [rows, vocab] for bwd, both for fwd_bwd.

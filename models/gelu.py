@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Literal
 
-from ..timing.call import Call
 from .layout import WithLayout
+from .passes import WithPasses
 from .rounding import FLOOR
-from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, options_for
+from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +54,7 @@ OPERATIONS: dict[tuple[str, str], int] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gelu(WithLayout):
+class Gelu(WithPasses, WithLayout):
     """y = GELU(x), or the gradient dx of x from the gradient dy of y; all tensors are [rows, cols]."""
 
     rows: Size  # tokens
@@ -67,15 +66,6 @@ class Gelu(WithLayout):
         """Return x [rows, cols], with a standard deviation of 3 so that it reaches both tails; for bwd also dy."""
         x = draw(self.rows, self.cols, scale=3.0)
         return (x,) if self.pass_ == "fwd" else (x, draw(self.rows, self.cols))
-
-    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """Return the pass, with ``function`` as its forward."""
-        if self.pass_ == "fwd":
-            return super().call(function, inputs)
-        from . import training
-
-        x, dy = inputs
-        return training.backward_only(partial(function, **options_for(function, self.options(), 1)), x, dy)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return y [rows, cols] for fwd, dx [rows, cols] for bwd.

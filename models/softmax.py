@@ -5,13 +5,12 @@ Backward: dx_j = y_j (dy_j - sum_k y_k dy_k), where y is the stored result of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
-from ..timing.call import Call
 from .layout import WithLayout
+from .passes import WithPasses
 from .rounding import FLOOR
 from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size
 
@@ -23,7 +22,7 @@ LOWEST_EXPONENT = -746.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Softmax(WithLayout):
+class Softmax(WithPasses, WithLayout):
     """y = softmax(x) of each row, or the gradient dx of x from the gradient dy of y; all tensors are [rows, cols]."""
 
     rows: Size  # independent rows
@@ -34,15 +33,6 @@ class Softmax(WithLayout):
         """Return x [rows, cols]; for bwd also dy [rows, cols]."""
         x = draw(self.rows, self.cols)
         return (x,) if self.pass_ == "fwd" else (x, draw(self.rows, self.cols))
-
-    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """Return the pass, with ``function`` as its forward."""
-        if self.pass_ == "fwd":
-            return super().call(function, inputs)
-        from . import training
-
-        x, dy = inputs
-        return training.backward_only(function, x, dy)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return y [rows, cols] for fwd, dx [rows, cols] for bwd.

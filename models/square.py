@@ -7,20 +7,19 @@ Backward: da = 2 a dy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..timing.call import Call
+from .passes import WithPasses
 from .rounding import FLOOR
-from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Square(Workload):
+class Square(WithPasses):
     """y = a^2, or the gradient da of a from the gradient dy of y; all tensors are [rows, cols]."""
 
     rows: Size
@@ -31,14 +30,6 @@ class Square(Workload):
         """Return a [rows, cols]; for bwd also dy [rows, cols]."""
         a = draw(self.rows, self.cols)
         return (a,) if self.pass_ == "fwd" else (a, draw(self.rows, self.cols))
-
-    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """Return the pass, with ``function`` as its forward."""
-        if self.pass_ == "fwd":
-            return super().call(function, inputs)
-        from . import training
-
-        return training.backward_only(function, *inputs)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return y [rows, cols] for fwd, da [rows, cols] for bwd.

@@ -100,7 +100,7 @@ class Floats:
             self._scales[name] = self._scale_limit(block / self._draws, *(blocks[name] for blocks in sums))
 
     def _allow_for_cuts(self, variance: Tensor, columns: Tensor, cut: Tensor) -> None:
-        """Let elements of some rows that may be ``cut`` off have a share of what their row and column vary by."""
+        """Give elements of some rows that may be ``cut`` off a share of the variance of their row and column."""
         shared = _finite(aten.clamp(_mean_of_others(variance, cut, 1), None, columns))
         aten.copy_(variance, aten.where(cut, aten.clamp(variance, aten.mul(shared, UNSEEN)), variance))
 
@@ -305,7 +305,7 @@ def _matrix(tensor: Tensor) -> Tensor:
 
 
 def _cut(value: Tensor) -> Tensor:
-    """Return where a function may have cut off: zeros, and the least and greatest elements of each row and column."""
+    """Return which elements a function may have cut off: zeros, and the least and greatest of each row and column."""
     cut: Tensor = aten.eq(value, 0.0)
     for dim in (dim for dim in (0, 1) if value.numel() and value.shape[dim] > 1):
         for extreme in (aten.amin(value, [dim], True), aten.amax(value, [dim], True)):

@@ -453,7 +453,7 @@ def _terms(name: str, args: Sequence[Any], out: Tensor) -> int:
 
 
 def _taps(name: str, args: Sequence[Any], place: int) -> int:
-    """Return how many taps a transposed convolution adds to one result in its own type, as torch's scatters do."""
+    """Return how many taps a transposed convolution adds to one result in its own type, as torch does on a CPU."""
     if name == "convolution" and args[6]:
         weight, stride = args[1], args[3]
     elif name == "convolution_backward" and place == 0 and not args[7]:
