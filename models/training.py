@@ -205,7 +205,8 @@ def _step(forward: Forward) -> tuple[Tensor, Tensor]:
     """Run forward, loss and backward. Return y and the loss."""
     with span("forward"):
         y = forward()
-        loss = y.mean()
+        with span("loss"):
+            loss = y.mean()
     with span("backward"):
         loss.backward()
     return y.detach(), loss.detach()

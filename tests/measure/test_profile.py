@@ -53,7 +53,7 @@ def table(context, name):
 
 def test_operations_parts_and_files_of_a_real_call(call, context):
     figures = profile().measure(call, context)
-    assert set(figures) == {"profile_slowdown", "profile_note", "profile_steps"}
+    assert set(figures) == {"profile_slowdown", "profile_note", "profile_steps", "profile_forward_us"}
     assert figures["profile_note"] == ""
     ops = {line["op"]: line for line in table(context, "ops")}
     assert float(ops["aten::addmm"]["count"]) == float(ops["aten::gelu"]["count"]) == 2
@@ -201,6 +201,7 @@ def test_a_gpus_figures_and_tables(recorded, context):
     context = replace(context, device="cuda", figures={"n_kernels": 9})
     figures = profile().measure(Call(lambda: ()), context)
     assert figures == {
+        "profile_forward_us": 30.5,
         "profile_gpu_us": 30.5,
         "profile_kernels": 1,
         "profile_busy_pct": 100,

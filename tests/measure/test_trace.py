@@ -245,6 +245,40 @@ def test_parts_have_the_kernels_of_other_threads_too(two):
     assert (lines["call/backward"]["kernels"], lines["call/backward"]["gpu_us"]) == (1, 30)
 
 
+def test_phases_add_up_to_a_call_and_so_do_parts_with_their_backward():
+    """The norm takes 10 us, and 30 in its backward; the MLP 20, and 35 with an addition after it; the loss 5."""
+    forward, backward = {"Sequence number": 4, "Fwd thread id": 0}, {"Sequence number": 4, "Fwd thread id": 1}
+    calls = parse(
+        [
+            span("call", 0, 200),
+            span("forward", 1, 50),
+            span("norms", 2, 10),
+            op("aten::norm", 3, 9, **forward),
+            launch(1, 4, 5),
+            span("mlp", 11, 20),
+            op("aten::mm", 12, 19, **{"Sequence number": 5}),
+            launch(2, 13, 14),
+            span("loss", 21, 30),
+            launch(3, 22, 23),
+            span("backward", 55, 120),
+            op("MmBackward0", 60, 70, tid=AUTOGRAD, **{"Sequence number": 5, "Fwd thread id": 1}),
+            launch(4, 62, 63, tid=AUTOGRAD),
+            launch(5, 71, 72, tid=AUTOGRAD),  # adds a gradient to another one, outside of any node
+            op("NormBackward0", 80, 90, tid=AUTOGRAD, **backward),
+            launch(6, 82, 83, tid=AUTOGRAD),
+            *(kernel("k", i + 1, 1000 * i, 1000 * i + us) for i, us in enumerate((10, 20, 5, 20, 15, 30))),
+        ]
+    )
+    times = tables.part_times(calls)
+    assert times == {
+        "profile_forward_us": 35,
+        "profile_backward_us": 65,
+        "profile_norms_us": 40,
+        "profile_mlp_us": 55,
+        "profile_loss_us": 5,
+    }
+
+
 def test_stacks_end_in_kernels_on_a_gpu(two):
     assert flame.of_gpu(two) == {
         ("call", "forward", "aten::mul", "void at::native::mul_kernel<4, at::native::F>(int, float*)"): 30,

@@ -40,9 +40,11 @@ DETAILS = {  # name in the trace → column
     "stream": "stream",
 }
 
-COLUMNS = tables.columns("profile", "torch.profiler") | {
-    "profile_steps": Column("", "calls that torch.profiler recorded: repeat times active, fewer if they are long")
-}
+COLUMNS = (
+    tables.columns("profile", "torch.profiler")
+    | tables.PARTS
+    | {"profile_steps": Column("", "calls that torch.profiler recorded: repeat times active, fewer if they are long")}
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Profile:
         figures: dict[str, Scalar] = tables.figures(seen, "profile") if gpu else {}
         notes = [note, tables.note(seen, context.figures) if gpu else ""]
         figures |= {"profile_slowdown": slowdown, "profile_note": "; ".join(filter(None, notes))}
-        figures["profile_steps"] = len(seen)
+        figures |= {"profile_steps": len(seen)} | tables.part_times(seen)
 
         by_name = tables.tables(seen)
         in_stacks = seen
@@ -135,4 +137,6 @@ def events(records: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
             correlation=arguments.get("correlation") or None,
             details={key: sizes_text([value]) if isinstance(value, list) else value for key, value in details.items()},
             shapes=sizes_text(arguments.get("Input Dims")),
+            node=arguments.get("Sequence number"),
+            is_backward=bool(arguments.get("Fwd thread id")),
         )

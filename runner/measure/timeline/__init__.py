@@ -24,7 +24,7 @@ ROUNDING_US = 0.005  # a trace has times in thousandths of a microsecond
 class Event:
     """An event on the host or the GPU; start and end in microseconds of one clock.
 
-    A reader sets the fields up to ``shapes``; ``calls`` sets the others.
+    A reader sets the fields up to ``is_backward``; ``calls`` sets the others.
     """
 
     name: str
@@ -35,6 +35,8 @@ class Event:
     correlation: object = None  # the same for a launch and its kernels; None: unknown
     details: Mapping[str, Any] = field(default_factory=dict)  # column → value, for a kernel, copy or fill
     shapes: str = ""  # ``64x128 128``: sizes of the tensors among the inputs of an operation
+    node: int | None = None  # number of autograd's node that an operation makes, or whose backward it is
+    is_backward: bool = False
     parent: Event | None = None  # the innermost event around it on its thread
     children_us: float = 0.0  # time of the events that it encloses directly
     launch: Event | None = None  # the CUDA call that launched a kernel, copy or fill; None: not recorded

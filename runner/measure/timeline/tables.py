@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,13 @@ LEAST_PCT = 0.1  # of the time, for a line of the summary
 WHAT = "kernels, copies and fills of a call"
 # Prefixes in the name of a C++ kernel.
 NOISE = ("void ", "at::native::", "at::detail::", "(anonymous namespace)::", "<unnamed>::", "std::")
+PHASES = ("forward", "backward", "optimizer_step")
+OTHERS = ("norms", "attention", "projections", "mlp", "loss")
+PARTS = {  # times of named parts of a call, as columns
+    f"profile_{name}_us": Column("us", f"time of the kernels of {name}{more}; on a CPU, of its operations")
+    for names, more in ((PHASES, ""), (OTHERS, " and of its backward"))
+    for name in names
+}
 SHOWN = {  # table → its columns in summary.txt; its file has more
     "parts": ("part", "count", "host_us", "gpu_us", "gpu_busy_us"),
     "kernels": ("op", "shapes", "kernel", "count", "gpu_us", "share_pct", "launch_us", "launch_to_start_us"),
@@ -155,6 +163,25 @@ def parts(calls: Sequence[ApiCall], others: Sequence[ApiCall] = ()) -> list[Reco
             means = {column: total / len(group) for column, total in sums.items()}
             lines.append({"part": name, "count": len(occurrences) / len(group), **means})
     return lines
+
+
+def part_times(calls: Sequence[ApiCall]) -> dict[str, Scalar]:
+    """Return ``PARTS`` of the parts that there are. Phases add up to a step; so do the others with the optimizer's.
+
+    What runs in a backward belongs to the part whose forward made the node of autograd that ran last.
+    """
+    times: Counter[str] = Counter()
+    for call in calls:
+        ops = [event for event in call.host if event.kind == "op"]
+        made = {op.node: op for op in ops if not op.is_backward}
+        nodes = [(op.start, made[op.node]) for op in ops if op.is_backward and op.node in made]
+        for event in call.work or ops:
+            names = {*_spans(event)}
+            at = bisect_right(nodes, (event.launch or event).start, key=lambda node: node[0])
+            if "backward" in names and at:
+                names |= {*_spans(nodes[at - 1][1])}.difference(PHASES)
+            times.update({f"profile_{name}_us": event.us if call.work else event.self_us for name in names})
+    return {column: times[column] / len(calls) for column in PARTS if column in times}
 
 
 def _path(event: Event, call: ApiCall) -> str:
