@@ -44,6 +44,7 @@ class DeviceQueue:
         log_path: Path,
         limits: Limits,
         take: Callable[[DeviceQueue], Sequence[CaseRecord]],
+        make_room: Callable[[Sequence[Gpu]], bool],
         shared: str = "",
     ) -> None:
         self.gpus = gpus
@@ -54,6 +55,7 @@ class DeviceQueue:
         self._calibrations: object = {}  # from the last worker, for the next one
         self._sources = deque(sources)  # the next source is used when the first cannot start workers
         self._log_path, self._limits, self._take, self._shared = log_path, limits, take, shared
+        self._make_room = make_room
         self._case: CaseRecord | None = None  # that the worker runs
         self._given: CaseRecord | None = None  # the same case until it has been announced
         self._started_at, self._started_s = "", 0.0  # start of the case: in UTC, and on the monotonic clock
@@ -177,6 +179,7 @@ class DeviceQueue:
             case {"row": row, "spoiled": spoiled, "calibrations": calibrations}:
                 self._calibrations = calibrations
                 again = worker.cases > 0 and row.status == "oom" and (spoiled or not self.gpus)
+                again = again or (row.status == "oom" and bool(self.gpus) and self._make_room(self.gpus))
                 again = again or (row.status in DOUBTFUL and worker.ran_code_beside(row.case))
                 worker.cases += 1
                 worker.user_files |= row.case.user_files

@@ -87,14 +87,14 @@ class Local(Limits):
             for source in sources:
                 stack.callback(source.close)
                 source.begin(path, preload, [lock.fileno() for lock in locks], self.start_limit_s)
+            waiting = [] if len(cases) < WORTH or self.precompile == 0 else compiled(cases)
+            count = process_count(self.precompile, processes.cores(), len(waiting), used)
+            precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
             queues = []
             for device in devices:
                 log = path.with_name(f"worker-{device[0].index}.log") if len(devices) > 1 else path
                 other_users = "; ".join(shared[gpu] for gpu in device if gpu in shared)
-                queues.append(DeviceQueue(device, sources, log, self, blocks.take, other_users))
-            waiting = [] if len(cases) < WORTH or self.precompile == 0 else compiled(cases)
-            count = process_count(self.precompile, processes.cores(), len(waiting), used)
-            precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
+                queues.append(DeviceQueue(device, sources, log, self, blocks.take, precompiler.make_room, other_users))
             try:
                 yield from map(precompiler.observe, self._serve(queues, blocks, precompiler, path))
             except KeyboardInterrupt:  # rows that have arrived are kept

@@ -56,6 +56,7 @@ class Precompiler:
         self._source, self._log_path = source, log_path
         self._waiting = {case.key: case for case in cases}
         self._to_start = [devices[place % len(devices)] for place in range(count)]
+        self._resting: list[Sequence[Gpu]] = []  # devices whose processes begin again after the next row
         self._compiling: dict[WorkerProcess, CaseRecord | None] = {}  # that each process compiles
         self._columns: dict[str, Mapping[str, Scalar]] = {}  # of compiled cases, by key
         self._given: set[str] = set()  # cases that workers have already
@@ -71,6 +72,8 @@ class Precompiler:
             self._waiting.pop(event.case.key, None)
             self._given.add(event.case.key)
         elif isinstance(event, Row):
+            self._to_start += self._resting
+            self._resting.clear()
             return replace(event, metrics={**event.metrics, **self._columns.get(event.case.key, {})})
         return event
 
@@ -92,6 +95,17 @@ class Precompiler:
         """Pause the processes on devices that are ``measuring``, and let the others continue."""
         for process in self._compiling:
             process.pause(process.gpus in measuring)
+
+    def make_room(self, gpus: Sequence[Gpu]) -> bool:
+        """End the processes on ``gpus``, which hold inputs there, until the next row. Return whether there were any."""
+        ended = [process for process in self._compiling if process.gpus == gpus]
+        for process in ended:
+            if (case := self._compiling.pop(process)) and case.key not in self._given:
+                self._waiting[case.key] = case
+            with contextlib.suppress(Gone):
+                process.kill()
+        self._resting += [gpus] * len(ended)
+        return bool(ended)
 
     def _advance(self, process: WorkerProcess) -> None:
         """Give ``process`` the next case. Raises Gone if it has ended, or if no case is left."""

@@ -87,6 +87,8 @@ def classify(error: BaseException, phase: Phase) -> Fault:
             more, whole, held = map(_bytes, on_gpu.groups())
             sizes = [figure(size, "byte") for size in (more + held, more, held, whole)]
             reason = "needs at least {} ({} bytes): {} more than the {} that it has; the GPU has {}; give smaller sizes"
+            if more + held < whole and "Process " in message:
+                reason = reason.replace("has {}; ", "has {}, a part of which other processes hold: end them, or ")
             reason = reason.format(sizes[0], more + held, *sizes[1:])
         return Fault("oom", reason)
     if "CUDA error" in text or name == "AcceleratorError":

@@ -124,6 +124,21 @@ def test_a_process_with_no_case_left_frees_its_memory(tmp_path, cold, eventually
     assert row.metrics["precompile_s"] > 0
 
 
+def test_processes_leave_the_gpu_to_a_case_that_found_too_little_memory(tmp_path, cold, eventually, zygote):
+    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(88)])
+    precompiler.advance()
+    (pid,) = processes.children(zygote.process.pid)
+    assert precompiler.make_room(())
+    assert eventually(lambda: state(pid) == "Z"), "its memory is free"
+    precompiler.advance()
+    assert not precompiler.watched, "none begins before the case has its row"
+    assert not precompiler.make_room(()), "the case is not run a third time"
+    precompiler.observe(Row(case=compiled(64), status="ok"))
+    precompiler.advance()
+    assert eventually(lambda: precompiler.advance() or not precompiler.watched)
+    assert precompiler.observe(Row(case=compiled(88), status="ok")).metrics["precompile_s"] > 0
+
+
 def test_a_case_that_a_worker_has_is_not_compiled(tmp_path, cold, zygote):
     precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)])
     precompiler.observe(Started(compiled(64)))

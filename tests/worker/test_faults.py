@@ -79,3 +79,14 @@ def test_out_of_memory_on_a_gpu_says_how_much_it_would_have_needed():
         "needs at least 128.5 GiB (137975824384 bytes): 128 GiB more than the 512 MiB that it has; the GPU has "
         "139.8 GiB; give smaller sizes"
     )
+
+
+def test_out_of_memory_that_the_gpu_has_says_that_others_hold_it():
+    text = (
+        "CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 10.11 GiB "
+        "is free. Process 1450 has 50.00 GiB memory in use. Of the allocated memory 75.30 GiB is allocated by PyTorch."
+    )
+    reason = classify(torch.OutOfMemoryError(text), "inputs").reason
+    assert reason.endswith(
+        "the GPU has 139.8 GiB, a part of which other processes hold: end them, or give smaller sizes"
+    )
