@@ -433,22 +433,20 @@ def _backward(
 
 
 class _Differentiable(torch.autograd.Function):
-    """``normalize`` for autograd, which saves x, the weight and two numbers of each row."""
+    """``normalize`` for autograd, which saves x, weight, bias and two numbers of each row."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, eps: float, asked: Asked) -> Tensor:
         y, mean, rstd = _forward(x, w, b, eps, asked, True)
-        ctx.save_for_backward(x, w, mean, rstd)
-        ctx.biased = b is not None
+        ctx.save_for_backward(x, w, b, mean, rstd)  # b as ``no_second_derivative`` asks
         return y
 
     @staticmethod
     @no_second_derivative
     def backward(ctx: Any, saved: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, mean, rstd = saved
+        x, w, b, mean, rstd = saved
         if x.numel() == 0:
-            zeros = torch.zeros_like(w)
-            return torch.empty_like(x), zeros, zeros.clone() if ctx.biased else None, None, None
+            return torch.empty_like(x), torch.zeros_like(w), None if b is None else torch.zeros_like(b), None, None
         return *_backward(x, w, mean, rstd, dy, any(ctx.needs_input_grad[1:3])), None, None
 
 

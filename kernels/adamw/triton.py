@@ -115,7 +115,7 @@ def adamw(
     if capturing := tensors[0].is_cuda:
         key += (torch._C._cuda_getCurrentRawStream(tensors[0].device.index),)
         capturing = torch.cuda.is_current_stream_capturing()
-    if (launches := _kept.get(key)) is None:
+    if (launches := _kept.get(key) or _captured.get(key)) is None:
         dense = _dense(tensors)
         if any(x is not y for x, y in zip(tensors, dense, strict=True)):
             adamw(
@@ -131,7 +131,7 @@ def adamw(
             del _kept[next(iter(_kept))]
         launches = _kept[key] = _launches(tensors, BLOCK)
     if capturing:
-        _captured[id(launches)] = launches
+        _captured[key] = launches
     keep, first, second, root, rate = factors(step, lr, beta1, beta2, weight_decay)
     for launch in launches:
         wide = tl.float64 if torch.float64 in launch.dtypes else tl.float32
@@ -144,7 +144,8 @@ def adamw(
 
 
 _kept: dict[Any, list[Launch]] = {}
-_captured: dict[int, list[Launch]] = {}  # by graphs, which do not report their end; a table has 48 bytes a parameter
+# By graphs, which do not report their end. A list that is captured again has its table already: 48 bytes a parameter.
+_captured: dict[Any, list[Launch]] = {}
 
 
 def _launches(tensors: Sequence[Tensor], block: int) -> list[Launch]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from ..unsupported import Unsupported
-from ._operands import hidden_keys
 
 ON_A_GPU = (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 REFUSED = ("No available kernel", "No viable backend")  # torch's words
@@ -23,7 +23,7 @@ def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, causal: bool, backend: S
     """Compute attention by ``backend``; None: by the one that torch chooses.
 
     torch aligns a causal mask of its own with the first key, and ours is aligned with the last one. With more keys than
-    queries, flash and efficient get that alignment as a flag on a GPU; others get a mask, which is made at each call.
+    queries, flash and efficient get that alignment as a flag on a GPU; others get a mask, of which the last is kept.
 
     Raises:
         Unsupported: ``backend`` does not take these tensors here.
@@ -32,7 +32,11 @@ def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, causal: bool, backend: S
     masked = causal and q.shape[2] > 1  # a single query sees all keys
     mask = None
     if masked and q.shape[2] != k.shape[2]:  # on a CPU, a torch with CUDA would take the flag to its kernels of GPUs
-        mask = causal_lower_right(q.shape[2], k.shape[2]) if q.is_cuda else ~hidden_keys(q, k)
+        by_flag = q.is_cuda and backend not in (SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION)
+        anew = q.is_cuda and torch.cuda.is_current_stream_capturing()  # a graph makes its own
+        made = _mask.__wrapped__ if anew else _mask
+        lengths = q.shape[2], k.shape[2]
+        mask = causal_lower_right(*lengths) if by_flag else made(*lengths, q.device)
     apply = partial(F.scaled_dot_product_attention, q, k, v, mask, 0.0, masked and mask is None)
     if q.shape[1] != k.shape[1]:
         apply = partial(apply, enable_gqa=True)
@@ -48,6 +52,11 @@ def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, causal: bool, backend: S
                 raise
             reason = _reason(backend, apply)
     raise Unsupported(reason)
+
+
+@lru_cache(maxsize=1)
+def _mask(length: int, kv_length: int, device: torch.device) -> Tensor:
+    return torch.ones(length, kv_length, dtype=torch.bool, device=device).tril_(kv_length - length)
 
 
 def _name(backend: SDPBackend) -> str:

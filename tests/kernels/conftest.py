@@ -65,11 +65,12 @@ def device(request):
 
 
 @pytest.fixture
-def load(device):
+def load(request, device):
     """``load("gelu", "triton")``: the function, or a skip where ``device`` is not for it."""
 
     def find(op, impl):
         if impl == "triton" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            assert "triton" in request.node.nodeid, "that file finds its tests by this word in their names"
             pytest.skip("test_under_the_interpreter.py runs this one")
         if impl == "triton":
             pytest.importorskip("triton")

@@ -57,7 +57,7 @@ def test_what_is_no_number_and_ties_across_programs(load, device, impl):
     assert load("reduce_max", impl)(wide, dim="all").isnan()
 
 
-def test_long_rows_of_odd_length_begin_anywhere_in_memory(load, device):
+def test_triton_reads_long_rows_of_odd_length_from_anywhere(load, device):
     for dtype, offset, cols in ((torch.float32, 1, 9001), (torch.float16, 3, 20001), (torch.float64, 1, 3001)):
         x = torch.randint(-9, 9, (3 * cols + offset,), device=device).to(dtype)[offset:].view(3, cols)
         x[0] = -torch.inf

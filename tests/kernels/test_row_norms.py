@@ -105,7 +105,7 @@ def test_backward_agrees_with_finite_differences(impl, load, device, loop, op):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_of_frozen_weights_there_is_no_gradient_and_of_nothing_they_are_zeros(load, device, op):
+def test_of_frozen_weights_triton_has_no_gradient_and_of_nothing_zeros(load, device, op):
     function, others = load(op, "triton"), vectors(op, 50, device=device)
     x = torch.randn(3, 50, device=device, requires_grad=True)
     (dx,) = torch.autograd.grad(function(x, *others, eps=1e-5), x, torch.ones_like(x))
