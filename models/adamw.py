@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod, sqrt
-from typing import TYPE_CHECKING, Annotated, Literal
+from math import inf, prod, sqrt
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ..timing.call import Call
-from .rounding import FLOOR
+from .rounding import COMMON, FLOOR
 from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, DType, Expected, Size, Workload, options_for
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class AdamW(Workload):
             for place in range(count)
         )
 
-    def _step(self, *tensors: Tensor) -> tuple[tuple[Tensor, Tensor, DType], ...]:
-        """Return value, bound and dtype of p, m and v after the step."""
+    def _step(self, *tensors: Tensor) -> tuple[tuple[Any, ...], ...]:
+        """Return value, bound and dtype of p, m and v after the step; of p also the update, and its common error."""
         p, g, m, v = (tensor.double() for tensor in tensors)
         stored, unit, floor = UNIT[self.dtype], UNIT[self.moments_dtype], 2 * FLOOR[self.moments_dtype]
         (beta1, first, common1), (beta2, second, common2) = map(self._corrected, (self.beta1, self.beta2))
@@ -127,8 +127,15 @@ class AdamW(Workload):
         relative = 6 * unit + (error_of_root + 3 * unit * divisor) / divisor + common1 + common2 / 2
         error_of_p = update.abs() * relative + rate * error_of_m / divisor + (stored + 2 * rounded) * keep * p.abs()
         moved = keep * p - update
+        error_of_p += stored * moved.abs() + FLOOR[self.dtype]
+        # Rounding p has errors that are independent of the update, those of the update's factors partly agree.
+        # Large updates count less, since most of their error is of other kinds.
+        along = -update / (1 + (update / self.lr).square())
+        squares = float(along.square().sum())
+        common = 4 * float((error_of_p * along).square().sum() / 3) ** 0.5 / squares if squares else inf
+        common += (COMMON[self.dtype] + 1) * max(unit, stored) + common1 + common2 / 2
         return (
-            (moved, error_of_p + stored * moved.abs() + FLOOR[self.dtype], self.dtype),
+            (moved, error_of_p, self.dtype, along, common),
             (m, error_of_m, self.moments_dtype),
             (v, error_of_v, self.moments_dtype),
         )
@@ -141,9 +148,12 @@ class AdamW(Workload):
         power = beta**self.step
         return beta, 1 - power, ARITHMETIC[self.moments_dtype] * (1 + self.step * power) / (1 - power)
 
-    def _expect(self, name: str, value: Tensor, bound: Tensor, dtype: DType) -> Expected:
+    def _expect(
+        self, name: str, value: Tensor, bound: Tensor, dtype: DType, along: Tensor | None = None, common: float = inf
+    ) -> Expected:
         tolerance = f"a rounding to {dtype} of each elementary operation"
-        return Expected(name=name, value=value, atol=bound, rtol=0.0, tolerance=tolerance, dtype=dtype)
+        tolerance += f"; {common:.1e} of the update in common" if along is not None else ""
+        return Expected(name, value, bound, 0.0, tolerance, common=common, along=along, dtype=dtype)
 
     def flops(self) -> int:
         """14 per element: decay 1, m 3, v 4, divisor 3 and update 3."""

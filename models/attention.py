@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Literal
 
 from .layout import laid_out
 from .passes import WithPasses
-from .rounding import FLOOR, TF32
+from .rounding import COMMON, FLOOR, TF32
 from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 DEVIATIONS = 8.0  # standard deviations of random roundings that are allowed
-COMMON = {"float32": 64.0, "float16": 0.25, "bfloat16": 0.25}  # units of error that all elements may have in common
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ keeps only what it returns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import TYPE_CHECKING, Literal
 
 from .layout import WithLayout
 from .passes import WithPasses
-from .rounding import FLOOR
+from .rounding import COMMON, FLOOR
 from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
@@ -56,21 +56,25 @@ class CrossEntropy(WithPasses, WithLayout):
 
         y has the relative error of the sum, and 2 units of x - m. PyTorch computes y from log y, which it has stored in
         ``dtype``, and on a CPU rounds y and its product with dloss to it. Others compute y from log sum exp, stored in
-        the arithmetic type. At the target, y - 1 cancels. In 16 bits that is much, |log y| + |log s| units: a y that is
-        5 % too large passes in bfloat16 from about 1000 classes on, since PyTorch's own may be so in one element.
+        the arithmetic type. At the target, y - 1 cancels. In 16 bits that is much, |log y| + |log s| units: from about
+        1000 classes on, PyTorch's own y may be 5 % too large in one element in bfloat16. So the factor that all y have
+        in common is judged as well: an eighth of their bounds, which log y as a multiple of few numbers may have, and
+        what is left of errors of whole rows.
         """
         import torch
 
         x, target, *upstream = inputs
         exact = torch.empty(2, self.rows, dtype=torch.float64, device=x.device)  # loss, and its error
         gradient = torch.empty(2, *x.shape, dtype=torch.float64, device=x.device) if upstream else None
+        along = torch.empty_like(x) if upstream else None  # y dloss: dx beside the targets
+        sums = torch.empty(2, self.rows, dtype=torch.float64, device=x.device)  # of along^2, and with its bound
         step = max(1, TOGETHER // self.vocab)
         for start in range(0, self.rows, step):
             rows = slice(start, start + step)
             dloss = upstream[0][rows].double()[:, None] if upstream else None
-            exact[:, rows], of_gradient = self._of_rows(x[rows].double(), target[rows, None], dloss)
-            if gradient is not None and of_gradient is not None:
-                gradient[:, rows] = of_gradient
+            exact[:, rows], *of_gradient = self._of_rows(x[rows].double(), target[rows, None], dloss)
+            if gradient is not None and along is not None:
+                gradient[:, rows], along[rows], sums[:, rows] = of_gradient
         unit, rtol = ARITHMETIC[self.dtype], UNIT[self.dtype] + 4 * ARITHMETIC[self.dtype]
         summed, stored = f"{self._summed():.1e} + {2 * unit:.1e}", f"{UNIT[self.dtype]:.1e}"
         of_loss = f"{summed} (sum y |x - m| + |m| + |log s| + |x_target - m|) + {stored} |log s|"
@@ -78,15 +82,24 @@ class CrossEntropy(WithPasses, WithLayout):
         if gradient is None:
             return tuple(found)
         of_dx = f"{summed} (|x - m| + |m| + |log s|) + {stored} (2 + |log y| + |log s|)"
-        found += [Expected("dx", gradient[0], gradient[1], rtol, f"{rtol:.1e} |r| + y |dloss| ({of_dx})")]
+        squares, bounds = sums[0].sum(), sums[1]
+        of_rows = sqrt(3) * bounds.square().sum().sqrt()  # 3 deviations of even errors
+        common = float((bounds.sum() / 8 + of_rows) / squares) + COMMON[self.dtype] * UNIT[self.dtype]
+        common = common if squares else inf
+        of_dx = f"{rtol:.1e} |r| + y |dloss| ({of_dx}); {common:.1e} in common"
+        found += [Expected("dx", gradient[0], gradient[1], rtol, of_dx, common=common, along=along)]
         return tuple(found[self.pass_ == "bwd" :])
 
     def _summed(self) -> float:
         """Return the relative error of the sum."""
         return (4 + sqrt(self.vocab)) * ARITHMETIC[self.dtype]
 
-    def _of_rows(self, x: Tensor, target: Tensor, dloss: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return loss and dx of some rows in float64, each with its absolute error; dx only with ``dloss``."""
+    def _of_rows(self, x: Tensor, target: Tensor, dloss: Tensor | None) -> tuple[Tensor, ...]:
+        """Return loss and its absolute error for some rows in float64.
+
+        With ``dloss`` also dx and its error, y dloss without the targets, and for each row the sum of the squares of
+        that, plain and times the relative error.
+        """
         import torch
 
         unit, stored, floor = ARITHMETIC[self.dtype], UNIT[self.dtype], FLOOR[self.dtype]
@@ -100,11 +113,14 @@ class CrossEntropy(WithPasses, WithLayout):
         of_exponents = (y * exponent.abs()).sum(-1, keepdim=True) + own.abs()
         loss = torch.stack([log - own, common + 2 * unit * of_exponents + of_log + floor])[..., 0]
         if dloss is None:
-            return loss, None
+            return (loss,)
         of_y = common + of_log + 2 * unit * exponent.abs() + stored * (2 + (exponent - log).abs())
+        along = y.mul(dloss).scatter_(-1, target, 0)
+        square = along.square()
+        sums = torch.stack([square.sum(-1), square.mul_(of_y).sum(-1)])
         of_dx = of_y.mul_(y).mul_(dloss.abs()).add_(floor)
         of_dx.scatter_add_(-1, target, 2 * unit * dloss.abs())
-        return loss, torch.stack([y.mul_(dloss).scatter_add_(-1, target, -dloss), of_dx])
+        return loss, torch.stack([y.mul_(dloss).scatter_add_(-1, target, -dloss), of_dx]), along, sums
 
     def flops(self) -> int:
         """4 per logit (max, subtract, exp, sum), or for bwd (subtract, exp, divide, multiply); fwd_bwd has both."""

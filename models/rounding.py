@@ -13,3 +13,7 @@ TF32 = 2.0**-10
 FLOOR: dict[str, float] = {"float64": TINY["float64"]} | {
     dtype: max(TINY[dtype], 2.0**-126) for dtype in ("float32", "float16", "bfloat16")
 }
+
+# Units of error that all elements of an output may have in common. A loop over positive float32 numbers has errors that
+# a whole row shares.
+COMMON = {"float64": 64.0, "float32": 64.0, "float16": 0.25, "bfloat16": 0.25}

@@ -43,8 +43,8 @@ def test_a_step_is_that_of_torch(make, error, dtype, moments, step):
 )
 def test_another_step_is_wrong(make, error, dtype, wrong):
     workload, inputs = make("adamw", dtype=dtype, moments="float32", **FIELDS)
-    if dtype.endswith("16") and wrong.keys() & {"weight_decay"} | {"lr": 0.0101}.items() & wrong.items():
-        pytest.skip("a parameter of this type does not hold the difference")
+    if dtype.endswith("16") and "weight_decay" in wrong:
+        pytest.skip("torch rounds p (1 - lr weight_decay) to a parameter of this type, which is p")
     outputs = by_torch(inputs, **(workload.options() | wrong))
     expected = workload.reference(*inputs)
     assert error(expected, [y.to(getattr(torch, one.dtype)) for y, one in zip(outputs, expected, strict=True)]) > 1

@@ -57,12 +57,24 @@ def test_leaving_out_the_max_is_wrong_where_exp_overflows(make, error):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_sum_that_is_kept_in_16_bits_is_wrong(make, error, dtype):
-    workload, (x, target) = make("cross_entropy", dtype=dtype, rows=7, vocab=5000)
+    workload, (x, target) = make("cross_entropy", dtype=dtype, rows=7, vocab=30_000)
     total = torch.zeros_like(x[:, 0])
     for column in (x - x.amax(-1, keepdim=True)).exp().unbind(-1):
         total = total + column  # stops growing
     loss = total.log() + x.amax(-1) - x.gather(-1, target[:, None])[:, 0]
     assert error(workload.reference(x, target), [loss]) > 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_softmax_that_is_too_large_throughout_is_wrong(make, error, dtype):
+    """In bfloat16 no single element tells, since torch's own y may be so in one."""
+    workload, (x, target, dloss) = make("cross_entropy", dtype=dtype, rows=64, vocab=30_000, pass_="bwd")
+    y, expected = x.double().softmax(-1), workload.expected_outputs((x, target, dloss))
+    by_torch = workload.call(loss_of, (x, target, dloss)).run()
+    assert error(workload.reference(x, target, dloss), by_torch) < 1
+    result = expected.check([((1.05 * y - F.one_hot(target, 30_000)) * dloss[:, None]).to(x.dtype)])
+    assert not result.correct
+    assert dtype != "bfloat16" or "% off in common, and " in result.reason
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
