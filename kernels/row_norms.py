@@ -62,24 +62,10 @@ def _of_rows(ptr, stride, row, rows, ROWS: tl.constexpr):
 
 @triton.jit
 def _forward_rows(
-    x_ptr,
-    w_ptr,
-    b_ptr,
-    y_ptr,
-    mean_ptr,
-    rstd_ptr,
-    stride,
-    rows,
-    cols,
-    EPS: tl.constexpr,
-    MEAN: tl.constexpr,
-    SAVE: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    UNIT: tl.constexpr,
-    AGAIN: tl.constexpr,
-):
+    x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, stride, rows, cols,
+    EPS: tl.constexpr, MEAN: tl.constexpr, SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, UNIT: tl.constexpr, AGAIN: tl.constexpr,
+):  # fmt: skip
     # ``stride`` and ``cols`` count units of UNIT elements, which shows the compiler how many it may load at once. Rows
     # are int64: int32 overflows at 2**31 elements.
     top = tl.program_id(0).to(tl.int64) * ROWS
@@ -115,21 +101,10 @@ def _forward_rows(
 
 @triton.jit
 def _forward_long(
-    x_ptr,
-    w_ptr,
-    b_ptr,
-    y_ptr,
-    mean_ptr,
-    rstd_ptr,
-    stride,
-    cols,
-    EPS: tl.constexpr,
-    MEAN: tl.constexpr,
-    SAVE: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    STEP: tl.constexpr,
+    x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, stride, cols,
+    EPS: tl.constexpr, MEAN: tl.constexpr, SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, STEP: tl.constexpr,
     UNIT: tl.constexpr,
-):
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     width = tl.zeros((), tl.int64) + cols * UNIT
     lane = tl.arange(0, STEP)
@@ -171,25 +146,10 @@ def _forward_long(
 
 @triton.jit
 def _backward_rows(
-    x_ptr,
-    w_ptr,
-    dy_ptr,
-    mean_ptr,
-    rstd_ptr,
-    dx_ptr,
-    sums_ptr,
-    x_stride,
-    dy_stride,
-    rows,
-    cols,
-    MEAN: tl.constexpr,
-    SUMS: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    UNIT: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, dx_ptr, sums_ptr, x_stride, dy_stride, rows, cols,
+    MEAN: tl.constexpr, SUMS: tl.constexpr, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     width = tl.zeros((), tl.int32) + cols * UNIT
     count = width.to(ARITHMETIC)
     col = tl.arange(0, BLOCK)[None, :]
@@ -225,20 +185,9 @@ def _backward_rows(
 
 @triton.jit
 def _backward_long(
-    x_ptr,
-    w_ptr,
-    dy_ptr,
-    mean_ptr,
-    rstd_ptr,
-    dx_ptr,
-    x_stride,
-    dy_stride,
-    cols,
-    MEAN: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    STEP: tl.constexpr,
-    UNIT: tl.constexpr,
-):
+    x_ptr, w_ptr, dy_ptr, mean_ptr, rstd_ptr, dx_ptr, x_stride, dy_stride, cols,
+    MEAN: tl.constexpr, ARITHMETIC: tl.constexpr, STEP: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     width = tl.zeros((), tl.int64) + cols * UNIT
     lane = tl.arange(0, STEP)
@@ -268,22 +217,9 @@ def _backward_long(
 
 @triton.jit
 def _sum_columns(
-    x_ptr,
-    dy_ptr,
-    mean_ptr,
-    rstd_ptr,
-    sums_ptr,
-    x_stride,
-    dy_stride,
-    rows,
-    cols,
-    each,
-    MEAN: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    UNIT: tl.constexpr,
-):
+    x_ptr, dy_ptr, mean_ptr, rstd_ptr, sums_ptr, x_stride, dy_stride, rows, cols, each,
+    MEAN: tl.constexpr, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
     # A program sums ``each`` rows of COLS columns, a multiple of ROWS but for the last ones.
     width = tl.zeros((), tl.int64) + cols * UNIT
     col = tl.program_id(0).to(tl.int64) * COLS + tl.arange(0, COLS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,10 +57,18 @@ def require_aligned(x: Tensor, library: str) -> None:
         )
 
 
-def require_vectors(x: Tensor, library: str) -> None:
-    """Raise Unsupported unless ``x`` is of a dtype in ``VECTORS``, in rows of a multiple of ``ALIGNED`` bytes."""
+def require_rows(x: Tensor, library: str, most: float = inf) -> None:
+    """Raise Unsupported unless ``x`` is on a GPU, of a dtype in ``VECTORS``, in rows of up to ``most`` elements."""
+    require_cuda(x, library)
     if str(x.dtype) not in VECTORS:
         raise Unsupported(f"kernels of {library} for rows take float32, float16 and bfloat16, not {x.dtype}")
+    if x.shape[-1] > most:
+        raise Unsupported(f"this kernel of {library} takes rows of up to {most} elements, not {x.shape[-1]}")
+
+
+def require_vectors(x: Tensor, library: str) -> None:
+    """Raise Unsupported unless ``require_rows`` passes and rows are a multiple of ``ALIGNED`` bytes."""
+    require_rows(x, library)
     if x.shape[-1] * x.element_size() % ALIGNED:
         each = ALIGNED // x.element_size()
         raise Unsupported(f"kernels of {library} take rows of a multiple of {each} elements in {x.dtype}")

@@ -107,32 +107,13 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, caus
     width = _width(q)
     repeatable(attention_forward)[(triton.cdiv(length, blocks.queries) * batch * heads,)](
         _tiles(q, blocks.queries, width, by_descriptors),
-        _tiles(k, blocks.keys, width, by_descriptors),
-        _tiles(v, blocks.keys, width, by_descriptors),
-        y,
-        lse,
-        *q.stride(),
-        *k.stride(),
-        *v.stride(),
-        *y.stride(),
-        batch * heads,
-        together(batch * heads, k.shape[2], width, k.element_size()),
-        heads,
-        heads // k.shape[1],
-        length,
-        k.shape[2],
-        d,
-        scale_of(d) * LOG2_E,
-        CAUSAL=causal,
-        TMA=by_descriptors,
-        PRECISION=_precision(q),
-        PARTS=PARTS,
-        D=width,
-        BM=blocks.queries,
-        BN=blocks.keys,
-        STAGES=blocks.stages,
-        num_warps=blocks.warps,
-    )
+        *(_tiles(x, blocks.keys, width, by_descriptors) for x in (k, v)),
+        y, lse, *q.stride(), *k.stride(), *v.stride(), *y.stride(),
+        batch * heads, together(batch * heads, k.shape[2], width, k.element_size()),
+        heads, heads // k.shape[1], length, k.shape[2], d, scale_of(d) * LOG2_E,
+        CAUSAL=causal, TMA=by_descriptors, PRECISION=_precision(q), PARTS=PARTS, D=width, BM=blocks.queries,
+        BN=blocks.keys, STAGES=blocks.stages, num_warps=blocks.warps,
+    )  # fmt: skip
 
 
 @planned
@@ -153,19 +134,9 @@ def _backward(
 
 
 def launch_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    y: Tensor,
-    lse: Tensor,
-    dy: Tensor,
-    dq: Tensor | None,
-    dk: Tensor | None,
-    dv: Tensor | None,
-    causal: bool,
-    of_keys: Blocks,
-    of_queries: Blocks,
-) -> None:
+    q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, dy: Tensor,
+    dq: Tensor | None, dk: Tensor | None, dv: Tensor | None, causal: bool, of_keys: Blocks, of_queries: Blocks,
+) -> None:  # fmt: skip
     """Write dk and dv with the blocks ``of_keys``, and dq with those ``of_queries``; None: it is not wanted."""
     batch, heads, length, d = q.shape
     kv_heads, kv_length, width = k.shape[1], k.shape[2], _width(q)
@@ -184,43 +155,17 @@ def launch_backward(
 
     if dk is not None and dv is not None:
         repeatable(attention_backward_keys)[(triton.cdiv(kv_length, of_keys.keys) * batch * kv_heads,)](
-            *tiles(of_keys),
-            lse,
-            delta,
-            dk,
-            dv,
-            *strides,
-            *dk.stride(),
-            *dv.stride(),
-            batch * kv_heads,
-            together(batch * kv_heads, length * heads // kv_heads, width, q.element_size()),
-            kv_heads,
-            *sizes,
-            RAGGED=kv_length % of_keys.keys > 0,
-            BM=of_keys.queries,
-            BN=of_keys.keys,
-            STAGES=of_keys.stages,
-            num_warps=of_keys.warps,
-            **options,
-        )
+            *tiles(of_keys), lse, delta, dk, dv, *strides, *dk.stride(), *dv.stride(), batch * kv_heads,
+            together(batch * kv_heads, length * heads // kv_heads, width, q.element_size()), kv_heads, *sizes,
+            RAGGED=kv_length % of_keys.keys > 0, BM=of_keys.queries, BN=of_keys.keys, STAGES=of_keys.stages,
+            num_warps=of_keys.warps, **options,
+        )  # fmt: skip
     if dq is not None:
         repeatable(attention_backward_queries)[(triton.cdiv(length, of_queries.queries) * batch * heads,)](
-            *tiles(of_queries),
-            lse,
-            delta,
-            dq,
-            *strides,
-            *dq.stride(),
-            batch * heads,
-            together(batch * heads, kv_length, width, k.element_size()),
-            heads,
-            *sizes,
-            BM=of_queries.queries,
-            BN=of_queries.keys,
-            STAGES=of_queries.stages,
-            num_warps=of_queries.warps,
-            **options,
-        )
+            *tiles(of_queries), lse, delta, dq, *strides, *dq.stride(), batch * heads,
+            together(batch * heads, kv_length, width, k.element_size()), heads, *sizes,
+            BM=of_queries.queries, BN=of_queries.keys, STAGES=of_queries.stages, num_warps=of_queries.warps, **options,
+        )  # fmt: skip
 
 
 def _width(q: Tensor) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..triton_device import on_device_of, require_floats
-from ..unsupported import Unsupported, needs, require_cuda
+from ..triton_device import on_device_of
+from ..unsupported import Unsupported, needs, require_rows
 
 with needs("liger-kernel", extra="liger"):
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
@@ -19,10 +19,7 @@ def cross_entropy(x: Tensor, target: Tensor) -> Tensor:
         Unsupported: ``x`` is not on a GPU, has another dtype, or requires a gradient, which Liger would write over it.
 
     """
-    require_cuda(x, "Liger")
-    if x.dtype == torch.float64:
-        raise Unsupported("Liger computes this in float32, not in float64")
-    require_floats(x)
+    require_rows(x, "Liger")
     if x.requires_grad and torch.is_grad_enabled():
         raise Unsupported(
             "Liger's cross entropy writes the gradient over the logits, which the next call needs; use pass=fwd"

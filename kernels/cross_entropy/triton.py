@@ -31,19 +31,9 @@ SHORT = 4 * BLOCK  # rows of fewer elements have smaller blocks, so that more bl
 
 @triton.jit
 def _cross_entropy(
-    x_ptr,
-    target_ptr,
-    loss_ptr,
-    stored_ptr,
-    stride,
-    rows,
-    cols,
-    SAVE: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    STEP: tl.constexpr,
-    UNIT: tl.constexpr,
-    EDGES: tl.constexpr,
-):
+    x_ptr, target_ptr, loss_ptr, stored_ptr, stride, rows, cols,
+    SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, STEP: tl.constexpr, UNIT: tl.constexpr, EDGES: tl.constexpr,
+):  # fmt: skip
     # ``first_vector`` tells how ``stride`` and ``cols`` count. Rows are int64: int32 overflows at 2**31 elements.
     row = tl.program_id(0).to(tl.int64)
     first, head, whole = first_vector(row, stride, cols, UNIT, EDGES)
@@ -92,19 +82,9 @@ def _row_facts(target_ptr, dloss_ptr, stored_ptr, row, rows, inside, ARITHMETIC:
 
 @triton.jit
 def _backward_of(
-    x_ptr,
-    target_ptr,
-    dloss_ptr,
-    stored_ptr,
-    dx_ptr,
-    start,
-    lane,
-    left,
-    rows,
-    cols,
-    ROWS: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-):
+    x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, left, rows, cols,
+    ROWS: tl.constexpr, ARITHMETIC: tl.constexpr,
+):  # fmt: skip
     # A block has elements of ROWS rows, 1 or 2, or 0: of any number. ``left``: elements from ``start`` on.
     row = start // cols
     first = start - row * cols
@@ -134,38 +114,22 @@ def _backward_of(
 
 @triton.jit
 def _cross_entropy_backward(
-    x_ptr,
-    target_ptr,
-    dloss_ptr,
-    stored_ptr,
-    dx_ptr,
-    rows,
-    cols,
-    count,
-    NARROW: tl.constexpr,
-    ARITHMETIC: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, rows, cols, count,
+    NARROW: tl.constexpr, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = count // LANES * LANES
     lane = tl.arange(0, BLOCK)
+    left = whole - start
     if start >= whole:  # see ``programs_for``
-        last = tl.arange(0, LANES)
-        _backward_of(
-            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, whole, last, count - whole, rows, cols, 0, ARITHMETIC
-        )
+        last, rest = tl.arange(0, LANES), count - whole
+        _backward_of(x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, whole, last, rest, rows, cols, 0, ARITHMETIC)
     elif NARROW:
-        _backward_of(
-            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, whole - start, rows, cols, 0, ARITHMETIC
-        )
+        _backward_of(x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, left, rows, cols, 0, ARITHMETIC)
     elif start % cols + BLOCK <= cols:
-        _backward_of(
-            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, whole - start, rows, cols, 1, ARITHMETIC
-        )
+        _backward_of(x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, left, rows, cols, 1, ARITHMETIC)
     else:
-        _backward_of(
-            x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, whole - start, rows, cols, 2, ARITHMETIC
-        )
+        _backward_of(x_ptr, target_ptr, dloss_ptr, stored_ptr, dx_ptr, start, lane, left, rows, cols, 2, ARITHMETIC)
 
 
 def cross_entropy(x: Tensor, target: Tensor, *, BLOCK: int | None = None, num_warps: int | None = None) -> Tensor:
@@ -214,20 +178,10 @@ def _forward(
     loads = access(given, 1)
     step = max(2 * loads.unit, asked[0] or min(triton.next_power_of_2(cols), STEP))
     repeatable(_cross_entropy)[(rows,)](
-        x,
-        target.contiguous(),
-        loss,
-        loss if stored is None else stored,
-        given.stride // loads.stride_unit,
-        rows,
-        cols // loads.stride_unit,
-        SAVE=save,
-        ARITHMETIC=arithmetic(x),
-        STEP=step,
-        UNIT=loads.unit,
-        EDGES=loads.edges,
+        x, target.contiguous(), loss, loss if stored is None else stored, given.stride // loads.stride_unit, rows,
+        cols // loads.stride_unit, SAVE=save, ARITHMETIC=arithmetic(x), STEP=step, UNIT=loads.unit, EDGES=loads.edges,
         num_warps=asked[1] or (STEP_WARPS if step >= STEP else 1),
-    )
+    )  # fmt: skip
     return loss, stored
 
 
@@ -241,19 +195,9 @@ def _backward(x: Tensor, target: Tensor, stored: Tensor, dloss: Tensor) -> Tenso
     block = BLOCK if cols >= SHORT else max(256, triton.next_power_of_2(cols + 1) // 2)
     block = min(BLOCK, block)
     repeatable(_cross_entropy_backward)[(programs_for(x.numel(), block),)](
-        x.contiguous(),
-        target.contiguous(),
-        dloss.contiguous(),
-        stored,
-        dx,
-        rows,
-        cols,
-        x.numel(),
-        NARROW=cols < block,
-        ARITHMETIC=arithmetic(x),
-        BLOCK=block,
-        num_warps=max(1, block * WARPS // BLOCK),
-    )
+        x.contiguous(), target.contiguous(), dloss.contiguous(), stored, dx, rows, cols, x.numel(),
+        NARROW=cols < block, ARITHMETIC=arithmetic(x), BLOCK=block, num_warps=max(1, block * WARPS // BLOCK),
+    )  # fmt: skip
     return dx
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..unsupported import Unsupported, needs, require_aligned, require_cuda, require_vectors
+from ..unsupported import Unsupported, needs, require_aligned, require_vectors
 
 with needs("quack-kernels", extra="quack"):
     from quack.rmsnorm import layernorm_fwd
@@ -21,10 +21,9 @@ def layernorm(x: Tensor, w: Tensor, b: Tensor, *, eps: float) -> Tensor:
             that are no multiple of 16 bytes.
 
     """
-    require_cuda(x, "QuACK")
+    require_vectors(x, "QuACK")
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, w, b)):
         raise Unsupported("QuACK's LayerNorm has no backward for autograd; use pass=fwd")
-    require_vectors(x, "QuACK")
     flat = x.reshape(-1, x.shape[-1]).contiguous()
     require_aligned(flat, "QuACK")
     y: Tensor = layernorm_fwd(flat, w.float().contiguous(), b.float().contiguous(), eps=eps)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ..triton_device import on_device_of, require_floats
-from ..unsupported import Unsupported, needs, require_cuda
+from ..triton_device import on_device_of
+from ..unsupported import needs, require_rows
 
 with needs("liger-kernel", extra="liger"):
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
@@ -23,12 +22,7 @@ def rmsnorm(x: Tensor, w: Tensor, *, eps: float) -> Tensor:
         Unsupported: ``x`` is not on a GPU, has another dtype, or has rows of more than ``MOST_COLS`` elements.
 
     """
-    require_cuda(x, "Liger")
-    if x.dtype == torch.float64:
-        raise Unsupported("Liger computes this in float32, not in float64")
-    require_floats(x)
-    if x.shape[-1] > MOST_COLS:
-        raise Unsupported(f"Liger's RMSNorm takes rows of up to {MOST_COLS} elements, not {x.shape[-1]}")
+    require_rows(x, "Liger", MOST_COLS)
     with on_device_of(x):
         y: Tensor = LigerRMSNormFunction.apply(x, w, eps, 0.0, "gemma", False)
     return y

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..unsupported import needs, require_aligned, require_cuda, require_vectors
+from ..unsupported import needs, require_aligned, require_vectors
 
 with needs("quack-kernels", extra="quack"):
     from quack.rmsnorm import rmsnorm as quack_rmsnorm
@@ -17,7 +17,6 @@ def rmsnorm(x: Tensor, w: Tensor, *, eps: float) -> Tensor:
         Unsupported: ``x`` is not on a GPU, is float64, is not aligned, or has rows that are no multiple of 16 bytes.
 
     """
-    require_cuda(x, "QuACK")
     require_vectors(x, "QuACK")
     x = x.contiguous()
     require_aligned(x, "QuACK")
