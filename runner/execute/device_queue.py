@@ -21,6 +21,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.redaction import clip
 from ..records.row import Phase, Row, Status
 from . import Event, Limits, Notice, Ready, Started
+from .rank_group import RankGroup
 from .spawn import Gone, Source
 from .worker_process import IDLE, WorkerProcess
 
@@ -34,7 +35,8 @@ STUCK = "a killed worker has not ended and holds it: see dmesg; a reboot may be 
 class DeviceQueue:
     """Yields a row for each case of ``take()``, which returns the cases of the next problem, or none at the end.
 
-    ``gpus`` are the devices of each case; empty for the CPU. ``shared`` describes other processes on them.
+    ``gpus`` are the devices of each case; empty for the CPU. ``shared`` describes other processes on them. ``ranks``
+    processes run a case together; 0: a worker runs it alone.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class DeviceQueue:
         take: Callable[[DeviceQueue], Sequence[CaseRecord]],
         make_room: Callable[[Sequence[Gpu]], bool],
         shared: str = "",
+        ranks: int = 0,
     ) -> None:
         self.gpus = gpus
         self.block: deque[CaseRecord] = deque()  # cases of the current problem without a row
@@ -56,6 +59,7 @@ class DeviceQueue:
         self._sources = deque(sources)  # the next source is used when the first cannot start workers
         self._log_path, self._limits, self._take, self._shared = log_path, limits, take, shared
         self._make_room = make_room
+        self._ranks = ranks
         self._case: CaseRecord | None = None  # that the worker runs
         self._given: CaseRecord | None = None  # the same case until it has been announced
         self._started_at, self._started_s = "", 0.0  # start of the case: in UTC, and on the monotonic clock
@@ -213,12 +217,14 @@ class DeviceQueue:
             self.cannot_start = reason
 
     def _fork(self, like: CaseRecord | None = None) -> WorkerProcess:
+        if self._ranks:
+            return RankGroup(self._sources[0], self._log_path, self.gpus, self._ranks, like)
         return WorkerProcess(self._sources[0], self._log_path, self.gpus, measures=True, like=like)
 
     def _keep_spare(self) -> None:
         """Start a spare worker with the second case, if the system has pidfds, which tell whether it is alive."""
         small = any(0 < gpu.memory_bytes < SMALL_BYTES for gpu in self.gpus)
-        if self._spare or small or len(self._attempts) < 2 or not hasattr(os, "pidfd_open"):
+        if self._spare or small or self._ranks or len(self._attempts) < 2 or not hasattr(os, "pidfd_open"):
             return
         with contextlib.suppress(Gone):  # the next start reports the reason
             self._spare = self._fork()
@@ -239,11 +245,11 @@ class DeviceQueue:
 
     def _late(self, worker: WorkerProcess) -> Iterator[Event]:
         phase = worker.phase
-        worker.print_stacks()
+        where = worker.print_stacks()
         with contextlib.suppress(Gone):
             worker.kill()
         advice = f"raise launcher.{_limit_field(phase)} if it needs longer"
-        reason = f"no end of phase {phase} within {self._limit_s(phase):g} s; {advice}"
+        reason = f"no end of phase {phase} within {self._limit_s(phase):g} s{where}; {advice}"
         yield from self._lost(worker, "timeout", reason)
 
     def _ended(self, worker: WorkerProcess, outcome: str) -> Iterator[Event]:

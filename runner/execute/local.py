@@ -57,7 +57,7 @@ class Local(Limits):
 
         def kind(case: CaseRecord) -> tuple[str | None, bool, bool, int]:
             settings = case.settings
-            return settings.debug, settings.deterministic_algorithms, settings.device == "cpu", case.devices
+            return settings.debug, settings.deterministic_algorithms, settings.device == "cpu", case.ranks
 
         for (debug, deterministic, *_), same_kind in grouped(cases, kind).items():
             environment = {**DEBUG_ENVIRONMENT.get(debug, {}), **(DETERMINISTIC_ENVIRONMENT if deterministic else {})}
@@ -70,7 +70,8 @@ class Local(Limits):
         """Run ``cases``, all in workers with ``environment``."""
         devices = self._devices(cases)[: max(1, len({case.problem for case in cases}))]
         if not devices:
-            reason = f"needs {cases[0].devices} GPUs in one worker; launcher.gpus={self.gpus} provides fewer"
+            available = len(gpus.select_gpus(str(self.gpus), gpus.visible()))
+            reason = f"needs {cases[0].ranks} GPUs, one for each rank; launcher.gpus={self.gpus} provides {available}"
             yield from (Row(case=case, status="unsupported", reason=reason, phase="plan") for case in cases)
             return
         used = [gpu for device in devices for gpu in device]
@@ -87,14 +88,15 @@ class Local(Limits):
             for source in sources:
                 stack.callback(source.close)
                 source.begin(path, preload, [lock.fileno() for lock in locks], self.start_limit_s)
-            waiting = [] if len(cases) < WORTH or self.precompile == 0 else compiled(cases)
+            waiting = [] if len(cases) < WORTH or self.precompile == 0 or cases[0].ranks else compiled(cases)
             count = process_count(self.precompile, processes.cores(), len(waiting), used)
             precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
             queues = []
             for device in devices:
                 log = path.with_name(f"worker-{device[0].index}.log") if len(devices) > 1 else path
                 other_users = "; ".join(shared[gpu] for gpu in device if gpu in shared)
-                queues.append(DeviceQueue(device, sources, log, self, blocks.take, precompiler.make_room, other_users))
+                room, ranks = precompiler.make_room, cases[0].ranks
+                queues.append(DeviceQueue(device, sources, log, self, blocks.take, room, other_users, ranks))
             try:
                 yield from map(precompiler.observe, self._serve(queues, blocks, precompiler, path))
             except KeyboardInterrupt:  # rows that have arrived are kept
@@ -138,7 +140,7 @@ class Local(Limits):
         visible = gpus.visible()
         if not visible and str(self.gpus) in gpus.ANYWHERE:
             return [()]
-        chosen, count = gpus.select_gpus(str(self.gpus), visible), cases[0].devices
+        chosen, count = gpus.select_gpus(str(self.gpus), visible), max(1, cases[0].ranks)
         return [tuple(chosen[place : place + count]) for place in range(0, len(chosen) - count + 1, count)]
 
 

@@ -48,7 +48,7 @@ class Ray(Limits):
 
     def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
         """Yield one row per case. Raises BadInput without such a cluster, CannotStart if all of its actors die."""
-        gpus = 0 if all(case.settings.device == "cpu" for case in cases) else self.gpus_per_actor
+        gpus = shards.gpus_needed(cases, self.gpus_per_actor)
         with _connected(self.address) as ray:
             options = {"num_cpus": self.cpus_per_actor, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
             hosts = ray.remote(**options, scheduling_strategy="SPREAD")(Host)

@@ -47,6 +47,12 @@ def problems(cases: Iterable[CaseRecord]) -> list[list[CaseRecord]]:
     return list(grouped(cases, lambda case: case.problem).values())
 
 
+def gpus_needed(cases: Sequence[CaseRecord], least: int) -> int:
+    """Return the GPUs of a shard, all on one node: ``least``, or one for each rank; 0 if all cases are on the CPU."""
+    ranks = [case.ranks for case in cases if case.settings.device != "cpu"]
+    return max(least, *ranks) if least and ranks else 0
+
+
 def local(limits: Limits, gpus: int, precompile: int | None = None) -> Local:
     """Return the ``Local`` for each machine: on all GPUs that are visible there, or on the CPU for 0 ``gpus``."""
     values = {field.name: getattr(limits, field.name) for field in fields(Limits)}

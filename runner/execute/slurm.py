@@ -63,7 +63,7 @@ class Slurm(Limits):
         """Yield one row per case. Raises BadInput if Slurm does not accept the tasks."""
         folder = Path(log_path).parent.absolute()
         os.environ["PYTHONPATH"] = processes.environment()["PYTHONPATH"]  # tasks inherit it and find the packages
-        gpus = 0 if all(case.settings.device == "cpu" for case in cases) else self.gpus_per_task
+        gpus = shards.gpus_needed(cases, self.gpus_per_task)
         array = Array(folder, lambda: self._executor(folder / FOLDER, gpus), shards.local(self, gpus), self.poll_s)
         try:
             array.ledger.add((yield from array.take_over(cases)))

@@ -36,10 +36,18 @@ class WorkerProcess:
     """A worker on ``gpus``, or on the CPU if empty. Its first message is ``environment``. Raises Gone.
 
     A worker that ``measures`` warms up before that message, and calibrates its instruments for cases like ``like``.
+    ``place`` is where it meets the other ranks of its cases, its own rank, and their number; None: there are no others.
     """
 
     def __init__(
-        self, source: Source, log_path: Path, gpus: Sequence[Gpu], *, measures: bool, like: CaseRecord | None = None
+        self,
+        source: Source,
+        log_path: Path,
+        gpus: Sequence[Gpu],
+        *,
+        measures: bool,
+        like: CaseRecord | None = None,
+        place: tuple[str, int, int] | None = None,
     ) -> None:
         self.gpus = gpus
         self.cases = 0  # cases that it has run
@@ -61,11 +69,14 @@ class WorkerProcess:
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         begin = ("cuda" if gpus else "cpu") if measures else ""
         files = str(log_path.parent.absolute() / FILES)
-        self.send({"begin": begin, "files": files, "like": like and like.to_record()})
+        self.send({"begin": begin, "files": files, "like": like and like.to_record(), "place": place})
 
     @property
     def watched(self) -> list[int]:
         """Descriptors that become readable when the worker sends a message or ends."""
+        return self._descriptors()
+
+    def _descriptors(self) -> list[int]:
         descriptors = [self._channel.fileno()] + ([] if self._pidfd is None else [self._pidfd])
         return descriptors[-1:] if self.dying else descriptors
 
@@ -75,7 +86,7 @@ class WorkerProcess:
 
     def has_ended(self) -> bool:
         """Return whether the process has ended and all its messages are read."""
-        readable = _readable(self.watched)
+        readable = _readable(self._descriptors())
         return self._pidfd in readable and self._channel.fileno() not in readable
 
     @property
@@ -159,11 +170,15 @@ class WorkerProcess:
             self.kill()
         return Gone(reason)
 
-    def print_stacks(self) -> None:
-        """Make it print the stacks of its threads to its log, even in an endless loop in C."""
+    def print_stacks(self) -> str:
+        """Make it print the stacks of its threads to its log, even in an endless loop in C.
+
+        Return where it hangs, as the end of a sentence; "" if unknown.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         time.sleep(STACK_S)
+        return ""
 
     def kill(self) -> None:
         """Kill it and its descendants without waiting for its end. Raises Gone if it has ended."""

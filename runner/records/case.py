@@ -108,9 +108,10 @@ class CaseRecord:
     replica: int = 0  # the number of this repetition, which runs in a process of its own
 
     @property
-    def devices(self) -> int:
-        """The number of GPUs that its worker sees: the workload's field ``devices``, 1 without one."""
-        return int(self.workload.fields.get("devices") or 1)
+    def ranks(self) -> int:
+        """The number of processes that run it together, each on a GPU if it runs on GPUs; 0: it knows no ranks."""
+        ranks = self.workload.fields.get("ranks")
+        return ranks if isinstance(ranks, int) else 0
 
     @cached_property
     def key(self) -> str:

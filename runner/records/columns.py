@@ -109,11 +109,16 @@ TIMES: dict[str, Column] = {
     "cupti_us": Column("us", "CUPTI's time from the start of the first kernel to the end of the last"),
     "pct_of_measured_peak": Column(
         "%", "share of the peak of a plain copy or matrix product on this GPU", "higher"
-    ).shown("% peak", form="share", place=8, drop=5, summary=5),
+    ).shown("% peak", form="share", place=9, drop=5, summary=5),
     "pct_datasheet": Column("%", "share of the peak in the vendor's data sheet", "higher"),
     "sustained_us": Column("us", "mean time of a call under continuous load, warm; restoring inputs included", "lower"),
     "energy_mj": Column("mJ", "energy of the board for one call under continuous load", "lower"),
     "gap_us": Column("us", "time within cupti_us in which no kernel ran; kernels are launched one by one there"),
+    "bus_gbps": Column(
+        "GB/s", "of a collective: algo_gbps times what the busiest link carries of its size, as in nccl-tests", "higher"
+    ).shown("bus", place=8),
+    "algo_gbps": Column("GB/s", "of a collective: its size over the time, as in nccl-tests", "higher"),
+    "rank_spread_us": Column("us", "of several ranks: median over samples of the slowest rank's less the fastest's"),
     "warmup_s": Column("s", "time spent in calls before the first sample"),
 }
 
@@ -139,7 +144,7 @@ TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
     "sustained_power_w": Column("W", "board power under continuous load, by its energy counter"),
     "n_kernels": Column("", "kernels, copies and fills of one call"),
     "peak_mem_bytes": Column("byte", "peak memory of one call above its inputs", "lower").shown(
-        "peak mem", place=10, drop=3
+        "peak mem", place=11, drop=3
     ),
     "sm_clock_mhz": Column(
         "MHz", "clock of the multiprocessors in the samples, by counters; tensor cores lower it"
@@ -169,7 +174,7 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
     "import_note": Column("", "what importing a user's file did beside defining functions, such as what was undone"),
     "first_call_s": Column("s", "first call, synchronized; includes every compilation that it causes"),
     "compile_s": Column("s", "part of the first call that torch.compile, NVRTC or nvcc spent compiling").shown(
-        "compile", form="short", place=11, drop=6
+        "compile", form="short", place=12, drop=6
     ),
     "compile_cached": Column("", "compiled code was found on disk or in the process, which shortens compile_s"),
     "precompile_s": Column("s", "first call in the precompiling process; compile_s then has the filled cache"),
@@ -197,7 +202,7 @@ CHECKED: dict[str, Column] = {  # what the check found, and what the workload as
     "max_abs_err": Column("", "largest |y - r| over all outputs", "lower"),
     "max_rel_err": Column("", "largest |y - r| / |r| where |r| exceeds the absolute tolerance", "lower"),
     "err_over_tol": Column("", "largest error as a multiple of its tolerance; at most 1 is correct", "lower").shown(
-        "err/tol", form="error", place=9, drop=4
+        "err/tol", form="error", place=10, drop=4
     ),
     "tolerance": Column("", "error allowed at an element whose reference is r").shown("tolerance", summary=6),
     "flops": Column("flop", "floating-point operations that the workload asks for, however they are computed"),

@@ -31,6 +31,7 @@ CONSTRAINTS: dict[str, Callable[[Any], bool]] = {  # by the words of an annotati
     "that is not empty": lambda value: value != "",
     "on one line": lambda value: value.isprintable(),
 }
+FILLED = ("rank", "world_size")  # fields of a workload that the worker fills in
 SIZE = re.compile(r"([0-9]{1,18})([kKM])|([0-9]{1,4})\*\*([0-9]{1,3})")  # 4k, 2**12
 UNITS = {"k": 1024, "K": 1024, "M": 1024**2}
 
@@ -63,9 +64,10 @@ def to_fields(instance: object) -> dict[str, Any]:
 
 @cache
 def rules_of(cls: type) -> dict[str, tuple[str, Any]]:
-    """Return the attribute and the type of each field, by its name in the YAML."""
+    """Return the attribute and the type of each field, by its name in the YAML, but for FILLED."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {field.name.rstrip("_"): (field.name, hints[field.name]) for field in fields(cls)}
+    names = (field.name for field in fields(cls) if field.name not in FILLED)
+    return {name.rstrip("_"): (name, hints[name]) for name in names}
 
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)  # what reading JSON raises that is no such record

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..kernels.unsupported import Unsupported
 from ..models.automatic import Automatic
 from ..models.layout import Layout, laid_out
-from ..models.workload import options_for
+from ..models.workload import Size, options_for
 from ..records.case import Choice, Scalar
 from ..records.options import option_class
 from ..tasks import own_file
@@ -65,6 +65,8 @@ def class_of(file: OwnFile) -> type:
 
 def _rule(name: str, value: Any, file: OwnFile) -> Any:
     """Return the type of a field, by its default and its annotation."""
+    if name == "ranks":
+        return Size
     if words := file.words.get(name):
         return Literal[words]
     if isinstance(value, tuple | list):
@@ -132,6 +134,7 @@ class OwnOperation:
         given = {name: getattr(self, name) for name in self.file.of_inputs}
         filled: dict[str, Any] = {"device": device, "seed": seed}
         filled["dtype"] = getattr(torch, self.dtype or self.file.dtype or "float32")
+        filled |= self.place
         if "generator" in self.file.filled:
             filled["generator"] = torch.Generator(device).manual_seed(seed)
         given |= {name: filled[name] for name in self.file.filled}
@@ -161,6 +164,14 @@ class OwnOperation:
 
     # --- calls ---
 
+    @property
+    def place(self) -> dict[str, int]:
+        """The rank of this process and the number of ranks, for functions that name them; {} without ranks."""
+        from ..timing import ranks
+
+        here = ranks.current
+        return {"rank": here.rank, "world_size": here.count} if "ranks" in self.file.fields else {}
+
     def options(self) -> Mapping[str, object]:
         """Return the keyword arguments of ``reference``, which an implementation gets if it names them."""
         return {name: getattr(self, name) for name in self.file.of_reference}
@@ -177,7 +188,7 @@ class OwnOperation:
             args = (module, *args[1:])
         elif cls is ... and hasattr(self.module, "_adapted"):
             function = self.module._adapted(function)
-        options = options_for(function, self.options(), len(args))
+        options = options_for(function, {**self.options(), **self.place}, len(args))
         for name, value in self.options().items():
             if name not in options and value != self.file.fields[name]:
                 raise Unsupported(f"it takes no {name}, and workload.{name}={value} is not the default")
@@ -210,7 +221,8 @@ class OwnOperation:
     @property
     def reference(self) -> Callable[..., Any]:
         """The function that says what is right, with its options."""
-        return partial(self.module.reference, **self.options())
+        function = self.module.reference
+        return partial(function, **self.options(), **options_for(function, self.place))
 
     def expected_outputs(self, inputs: Sequence[Tensor], *, quick: bool = False) -> Outputs:
         """Return what judges the outputs of an implementation; ``quick``: by half of the runs of the reference."""
@@ -255,7 +267,7 @@ class OwnOperation:
         return sum(storages.values()) + int(self.__dict__.get("_outside_bytes", 0))
 
     def _fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.file.fields} | {"dtype": self.dtype}
+        return {name: getattr(self, name) for name in self.file.fields} | {"dtype": self.dtype, **self.place}
 
 
 @dataclass(frozen=True)

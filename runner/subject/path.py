@@ -13,9 +13,10 @@ import torch
 
 from ..records.case import Scalar
 from ..timing import clock as time
+from ..timing import ranks
 from ..timing.arguments import Inputs
 from ..timing.call import Call
-from ..timing.correctness import Outputs, repeats
+from ..timing.correctness import CheckResult, Outputs, repeats
 from ..timing.outputs import tensor_paths, tensors
 from ..timing.peak_memory import peak_bytes
 from .recompiles import Recompiles
@@ -57,8 +58,8 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
     inputs.note_changes()
     inputs.forget_unchanged()
     inputs.restore()
-    columns["mutates_inputs"] = bool(inputs.changed)
-    if inputs.changed:
+    columns["mutates_inputs"] = changed = ranks.current.any(inputs.changed)
+    if changed:
         alone = call
 
         def reset() -> None:
@@ -84,22 +85,32 @@ def checked(
     """
     call.restore()
     outputs = call.run()
-    if not tensors(outputs) and inputs.changed:
+    if ranks.current.any(not tensors(outputs) and inputs.changed):
         result = expected.check([now for now, _ in inputs.changed])
         call.restore()
-        return call, result.columns(), result.reason
+        return call, *_of_all_ranks(result)
     result = expected.check(outputs)
-    columns = result.columns()
-    if result.compared:
-        columns["bitwise_repeatable"] = repeats(call, outputs)
-    if not result.reason:
+    columns, reason = _of_all_ranks(result)
+    if not ranks.current.any(not result.compared):
+        columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs))
+    if not reason:
         paths = tensor_paths(outputs)
         call = replace(
             call,
             judge=lambda outputs: expected.check_tensors(outputs, paths).reason,
             judge_anew=lambda outputs: expected_now().check_tensors(outputs, paths).reason,
         )
-    return call, columns, result.reason
+    return call, columns, reason
+
+
+def _of_all_ranks(result: CheckResult) -> tuple[dict[str, Scalar], str]:
+    """Return the columns of a check with the largest error of any rank, and what is wrong on any, or ""."""
+    reason, by_rank = ranks.current.first(result.reason), ranks.current.gather(result.columns())
+    columns: dict[str, Scalar] = result.columns()
+    for name, value in columns.items():
+        if isinstance(value, float):
+            columns[name] = max(each.get(name, 0.0) for each in by_rank)
+    return columns | ({"correct": False} if reason else {}), reason
 
 
 def on_same_inputs(calls: Sequence[TimedCall]) -> Sequence[TimedCall]:

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from ..records.bad_input import BadInput
 from . import formats
-from .formats import FILLED, RESERVED
+from .formats import FILLED, RANKED, RESERVED
 from .syntax import constant, decorators, parameters
 
 DType = Literal["float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"]
@@ -103,7 +103,10 @@ def _read(path: str, *version: int) -> OwnFile:
         raise BadInput(f"{path}: {name} has two defaults, in inputs and in reference; give both the same")
     values = _settings(path, tree) if task.format != "kernelbench" else {}  # it may have constants of these names
     axes = values.get("axes") or {}
+    named_ranks = {parameter.arg for node in functions.values() for parameter, _ in parameters(node)} & {*RANKED}
     fields = {**of_inputs, **of_reference}
+    if named_ranks:
+        fields.setdefault("ranks", 2)
     for name in axes if isinstance(axes, dict) else [axes]:
         if name not in fields or not isinstance(axes[name], list | tuple | str):
             example = "axes = {'cols': [1024, 4096]}"
@@ -140,7 +143,7 @@ def _fields(path: str, node: ast.FunctionDef) -> tuple[dict[str, Any], dict[str,
     of_inputs = node.name == "inputs"
     for parameter, default in parameters(node):
         name = parameter.arg
-        if of_inputs and name in FILLED:
+        if name in (FILLED if of_inputs else RANKED):
             continue
         if default is None and (of_inputs or parameter in node.args.kwonlyargs):
             example = f"{name}=1024" if of_inputs else "eps=1e-6"

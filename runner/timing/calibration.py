@@ -17,7 +17,7 @@ from ..device.cache import cache_file, read_record, write_record
 from ..device.identity import identity
 from ..records.case import Scalar
 from . import clock as time
-from . import cupti
+from . import cupti, ranks
 from .capture import per_gpu, plain_mode
 from .gpu_kernels import null, spin
 from .instrument import Instrument
@@ -186,9 +186,10 @@ def undisturbed(
         return take(), 0.0
     for _ in range(TRIES - 1):
         result, drift_us = take(), shift_us(cold_l2=cold_l2)
-        if not _has_moved(drift_us, cold_l2):
+        moved = _has_moved(drift_us, cold_l2)
+        if not ranks.current.any(moved):
             return result, drift_us
-        if drift_us > 0 or not settle(cold_l2=cold_l2):
+        if moved and (drift_us > 0 or not settle(cold_l2=cold_l2)):
             _forget_graphs()
     return take(), shift_us(cold_l2=cold_l2)
 

@@ -30,6 +30,8 @@ class Work:
     bytes_min: int  # each input read once, each output written once
     dtype: str  # type of the inputs
     tf32: bool
+    algo_bytes: int = 0  # size of a collective, as nccl-tests counts it; 0: it is not one
+    bus_factor: float = 1.0  # of that size, what the busiest link between ranks carries at least
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from torch import Tensor
 from ..device.identity import separate_pct
 from ..records.case import Scalar
 from . import clock as time
+from . import ranks
 from .call import Batches, Call
-from .instrument import Instrument
+from .instrument import ALONE, Instrument
 from .outputs import tensors
 from .peak_memory import peak_bytes
 from .procedure import Taken, paired_rounds, race, take
@@ -48,6 +49,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
         "separate_pct": separate_pct("cpu"),
         "cpu_wait_pct": waited_pct,
     }
+    columns |= ranks.columns(instrument.spreads_us, call.work, series.summary.estimate)
     return columns, series, instrument
 
 
@@ -76,7 +78,7 @@ def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Timing
 
 
 def _counter(call: Call) -> PerfCounter:
-    counter = PerfCounter(call.run, call.reset)
+    counter = PerfCounter(call.run, call.reset, group=ranks.current)
     counter.checks = SpotChecks(call.judge)
     return counter
 
@@ -132,11 +134,12 @@ class PerfCounter(Instrument):
         run: Callable[[], object],
         reset: Callable[[], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
+        group: ranks.Ranks = ALONE,
     ) -> None:
-        super().__init__(run, reset or (lambda: None))
+        super().__init__(run, reset or (lambda: None), group)
         self._clock = clock
         self.calls_per_sample = 1
-        self._overhead_ns = min(self._empty_ns() for _ in range(OFTEN))
+        self._overhead_ns = int(group.agreed(min(self._empty_ns() for _ in range(OFTEN))))
         self.early_us: list[float] = []
         if reset is None:
             self._choose_calls()
@@ -192,10 +195,11 @@ class PerfCounter(Instrument):
         """Make the calls of a sample. The result of the call at the place ``kept`` outlives it, and is not timed."""
         run, inner = self._run, range(self.calls_per_sample if kept < 0 else kept)
         self._before()
+        self.ranks.meet()
         start = self._clock()
         for _ in inner:
             run()
-        elapsed = self._clock() - start
+        elapsed = int(self.slowest([self._clock() - start])[0])
         if kept >= 0:
             self._kept = run()
             for _ in range(kept + 1, self.calls_per_sample):
@@ -216,7 +220,7 @@ def pinned(call: Callable[[], object] = lambda: None) -> Iterator[str]:
     CPUs, if the system refuses, or without Linux or OpenMP.
     """
     cpus = _assignment()
-    if not cpus:
+    if ranks.current.any(not cpus):
         yield ""
         return
     masks, threads_before = {thread: os.sched_getaffinity(thread) for thread in cpus}, all_threads()

@@ -11,7 +11,7 @@ import torch
 from ..device.identity import separate_pct
 from ..records.case import Scalar
 from ..records.debugging import interpreted
-from . import calibration, cupti, instruments, measured_peak
+from . import calibration, cupti, instruments, measured_peak, ranks
 from .calibration import undisturbed
 from .call import Batches, Call
 from .capture import CaptureError, per_gpu
@@ -59,13 +59,18 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     """Return the columns of ``call``, with the series and the instrument behind ``gpu_us``."""
     warm_up() if settings.cupti_check else warm_up(False)
     before = preparation(call.reset, cold_l2=settings.cold_l2)
-    buffer_sets = BufferSets(call.inputs, settings.buffer_sets)
+    together = ranks.current.count > 1
+    # Memory that is registered with other GPUs cannot move.
+    buffer_sets = BufferSets(call.inputs, 1 if together else settings.buffer_sets)
     instrument, note = instruments.choose(call, settings, buffer_sets)
-    check = settings.cupti_check and not interpreted()  # the interpreter has no kernels for CUPTI
+    # The interpreter has no kernels for CUPTI; and the number of calls that CUPTI sees may differ between ranks.
+    check = settings.cupti_check and not interpreted() and not together
     observed = cupti.observe(call.run, before, kernels=instrument.kernels) if check else None
     if observed:
         instrument, note = instruments.corrected(instrument, note, observed, call, settings)
-    elif not settings.cupti_check and "timestamps" in instrument.name and instruments.leaves_work(call):
+    elif (
+        not settings.cupti_check and not together and "timestamps" in instrument.name and instruments.leaves_work(call)
+    ):
         instrument, note = instruments.build("host_clock", call, settings), instruments.DETACHED
     series, drift_us = undisturbed(lambda: take(instrument, settings), [instrument], cold_l2=settings.cold_l2)
     columns = series.columns("gpu_us", FLOORS[instrument.name]) | gpu_state()
@@ -73,6 +78,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     columns |= calibration.unknown_offset(columns) | {"separate_pct": separate_pct("cuda")}
     if isinstance(instrument, GraphTimestamps):
         columns |= {"buffer_sets": min(len(buffer_sets), settings.captures), "timer_drift_us": drift_us}
+    columns |= ranks.columns(instrument.spreads_us, call.work, series.summary.estimate)
     if observed:
         columns |= {
             "cupti_us": observed.span_us,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..records.case import Scalar
-from . import clock as time
+from . import ranks
 from .call import Call
 from .capture import CaptureError, captured, per_gpu
 from .timestamps import PAIRS, timestamp_buffer
@@ -67,15 +67,15 @@ def sustained(call: Call, seconds: float, *, captured: bool) -> dict[str, Scalar
     graphs is certain to be in the graph as a whole. The call must wait for all work that it starts.
     """
     run = _captured(call) if captured else partial(_run_whole, call)
-    probe_ns, _ = _chunk(run, 3)
+    (probe_ns,) = ranks.current.slowest(_chunk(run, 3)[:1])
     count = max(1, int(CHUNK_S * 1e9 / (probe_ns / 3)))
-    ended = time.perf_counter() + LEAD_S
-    while time.perf_counter() < ended:
+    ended = ranks.current.now() + LEAD_S
+    while ranks.current.now() < ended:
         _chunk(run, count)
-    before_j, started, chunks = energy_j(), time.perf_counter(), []
-    while time.perf_counter() - started < seconds:
+    before_j, started, chunks = energy_j(), ranks.current.now(), []
+    while ranks.current.now() - started < seconds:
         chunks.append(_chunk(run, count))
-    after_j, spent_s = energy_j(), time.perf_counter() - started
+    after_j, spent_s = energy_j(), ranks.current.now() - started
     ns, cycles = (sum(part) for part in zip(*chunks, strict=True))
     calls = count * len(chunks)
     columns: dict[str, Scalar] = {"sustained_us": ns / 1e3 / calls, "sustained_clock_mhz": cycles / ns * 1e3}

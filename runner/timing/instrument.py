@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from .outputs import tensors
+from .ranks import Ranks
 from .spot_checks import SpotChecks
+
+ALONE = Ranks()
 
 
 class Instrument:
@@ -21,13 +24,23 @@ class Instrument:
     _kept: object = None  # result of a timed call, until it is judged
     early_us: Sequence[float] = ()  # samples from before the warm-up, if the call is so slow that all samples count
 
-    def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
+    def __init__(self, run: Callable[[], object], before: Callable[[], object], ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks  # that make each call together
+        self.spreads_us: list[float] = []  # of each sample: its slowest rank less its fastest
         self.clocks_mhz: list[float] = []  # clock of a multiprocessor in each sample; empty if not measured
         self._run, self._before = run, before
 
     def samples(self, count: int) -> list[float]:
         """Return ``count`` times of one call or a few more, in us, in order."""
         raise NotImplementedError
+
+    def slowest(self, times_us: Sequence[float]) -> list[float]:
+        """Return the times of the slowest ranks, given those of this rank: a sample is matched across ranks."""
+        if self.ranks.count == 1:
+            return list(times_us)
+        by_sample = list(zip(*self.ranks.gather(list(times_us), "samples"), strict=True))
+        self.spreads_us += [max(each) - min(each) for each in by_sample]
+        return [max(each) for each in by_sample]
 
     def judge_outputs(self) -> str:
         """Judge further outputs, of calls made in the same way. Return what is wrong with any output, or ""."""

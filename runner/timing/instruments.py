@@ -9,15 +9,16 @@ import torch
 from torch.cuda import synchronize
 
 from ..records.debugging import interpreted
-from . import calibration
+from . import calibration, ranks
 from . import clock as time
 from .call import Call
 from .capture import CaptureError
 from .cupti import CuptiTime
-from .instrument import Instrument
+from .instrument import ALONE, Instrument
 from .outputs import tensors
 from .preparation import BufferSets, preparation
 from .procedure import rest
+from .ranks import Ranks
 from .settings import TimingSettings
 from .spot_checks import SpotChecks
 from .timestamps import GraphTimestamps, StreamTimestamps, spin_cycles, tick_ns
@@ -86,16 +87,19 @@ def build(
 ) -> Instrument:
     """Return the instrument ``name``; with ``warm`` it never flushes the L2 cache. Raises CaptureError."""
     cold, captures = settings.cold_l2 and not warm, settings.captures
-    run, before = call.run, preparation(call.reset, cold_l2=cold)
+    run, before, group = call.run, preparation(call.reset, cold_l2=cold), ranks.current
     instrument: Instrument
     if name == "graph_timestamps":
         constant_us = partial(calibration.graph_constant_us, cold_l2=cold, captures=captures)
         constant_us()  # before the call is captured; called again for each series, since the offset may change
-        instrument = GraphTimestamps(run, before, captures=captures, constant_us=constant_us, buffer_sets=buffer_sets)
+        instrument = GraphTimestamps(
+            run, before, captures=captures, constant_us=constant_us, buffer_sets=buffer_sets, ranks=group
+        )
     elif name == "stream_timestamps":
-        instrument = StreamTimestamps(run, before, constant_us=calibration.stream_constant_us(cold_l2=cold))
+        constant = calibration.stream_constant_us(cold_l2=cold)
+        instrument = StreamTimestamps(run, before, constant_us=constant, ranks=group)
     else:
-        instrument = CudaEvents(run, before) if name == "cuda_events" else HostClock(run, before)
+        instrument = (CudaEvents if name == "cuda_events" else HostClock)(run, before, group)
     instrument.checks = SpotChecks(call.judge)
     return instrument
 
@@ -116,8 +120,8 @@ class CudaEvents(Instrument):
 
     name, round_size = "cuda_events", IN_FLIGHT
 
-    def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
-        super().__init__(run, before)
+    def __init__(self, run: Callable[[], object], before: Callable[[], object], group: Ranks = ALONE) -> None:
+        super().__init__(run, before, group)
         self._pairs = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(IN_FLIGHT)
         ]
@@ -136,7 +140,7 @@ class CudaEvents(Instrument):
             if self.checks.due():
                 self.checks.judge(lambda: tensors(self._kept))
             busy_s = time.perf_counter() - started
-            times += [start.elapsed_time(end) * 1e3 for start, end in pairs]
+            times += self.slowest([start.elapsed_time(end) * 1e3 for start, end in pairs])
             rest(times[-1], busy_s, partial(self._sample, *pairs[0], self._submit_s))
         self._kept = None
         return times
@@ -147,6 +151,7 @@ class CudaEvents(Instrument):
         self._before()
         torch.cuda._sleep(spin_cycles(submit_s))  # our own spin would need Triton
         started = time.perf_counter()
+        self.ranks.align()
         start.record()
         self._kept = self._run()
         end.record()
@@ -165,12 +170,13 @@ class HostClock(Instrument):
             kept = self.checks.due()
             self._before()
             synchronize()
+            self.ranks.meet()
             start = time.perf_counter()
             result = self._run()
             if not kept:
                 del result
             synchronize()
-            times.append((time.perf_counter() - start) * 1e6)
+            times += self.slowest([(time.perf_counter() - start) * 1e6])
             if kept:
                 self.checks.judge(partial(tensors, result))
         return times

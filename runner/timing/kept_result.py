@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from . import ranks
 from .call import Call
 from .correctness import same_bits
 from .outputs import tensors
@@ -32,7 +33,7 @@ def kept_result(call: Call) -> str:
     try:
         before, survived = _overwritten(call)
         if not floats:  # other integers may be no valid indices
-            return AGAIN if any(survived) else ""
+            return AGAIN if ranks.current.any(any(survived)) else ""
         originals = [tensor.clone() for tensor in floats]
         for change in (_halve_and_reverse, _halve_few):
             try:
@@ -41,17 +42,25 @@ def kept_result(call: Call) -> str:
                 after = tensors(call.run())
                 if len(before) == len(after):
                     mixed = [was if kept else now for was, now, kept in zip(before, after, survived, strict=True)]
-                    if all(map(same_bits, before, after)) and call.judge_anew(after):
+                    if _is_wrong(all(map(same_bits, before, after)), call, after):
                         return "the outputs did not change with the inputs"
-                    if any(survived) and call.judge_anew(mixed):
+                    if _is_wrong(any(survived), call, mixed):
                         return AGAIN
             finally:
                 for tensor, original in zip(floats, originals, strict=True):
                     tensor.copy_(original)
                 call.restore()
     except Exception:  # too little memory, or values that the call does not take
+        if ranks.current.count > 1:  # the others wait
+            raise
         return ""
     return ""
+
+
+def _is_wrong(suspect: bool, call: Call, outputs: list[Tensor]) -> bool:
+    """Return whether suspect ``outputs`` are wrong, on any rank: all judge them, since a reference may communicate."""
+    assert call.judge_anew
+    return ranks.current.any(suspect) and ranks.current.any(call.judge_anew(outputs) and suspect)
 
 
 def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:

@@ -10,6 +10,7 @@ from torch.cuda import synchronize
 
 from ..records.case import Scalar
 from . import clock as time
+from . import ranks
 from .call import Call
 from .outputs import tensors
 from .spot_checks import SpotChecks
@@ -37,14 +38,15 @@ def latency_columns(call: Call, max_s: float) -> dict[str, Scalar]:
         if call.reset is not None:
             call.reset()
             synchronize()
+        ranks.current.meet()
 
-    def alone() -> tuple[float, float]:
+    def alone() -> list[float]:
         restore()
         started = time.perf_counter()
         call.run()
         returned = time.perf_counter()
         synchronize()
-        return time.perf_counter() - started, returned - started
+        return ranks.current.slowest([time.perf_counter() - started, returned - started])
 
     def in_a_row() -> float:
         restore()
@@ -52,7 +54,7 @@ def latency_columns(call: Call, max_s: float) -> dict[str, Scalar]:
         for _ in range(count):
             call.run()
         synchronize()
-        return (time.perf_counter() - started) / count
+        return ranks.current.slowest([(time.perf_counter() - started) / count])[0]
 
     latency_s, host_s = map(list, zip(*_repeat(alone, loop_s, CALLS), strict=True))
     count = min(MOST_IN_A_ROW, int(IN_A_ROW * loop_s / summarise(latency_s).estimate))
@@ -83,8 +85,12 @@ def _repeat(step: Callable[[], Result], loop_s: float, target: int = FEWEST) -> 
     Return its results without the warm-up.
     """
     results: list[Result] = []
-    started = time.perf_counter()
-    while len(results) < FEWEST or time.perf_counter() - started < loop_s * (1 if len(results) >= target else LONGEST):
+
+    def now() -> float:
+        return float(ranks.current.agreed(time.perf_counter()))
+
+    started = now()
+    while len(results) < FEWEST or now() - started < loop_s * (1 if len(results) >= target else LONGEST):
         results.append(step())
     count = len(results)
     return results[min(max(WARMUP, count // 10), count // 4, count - FEWEST) :]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import SystemRandom
+from random import Random, SystemRandom
 
 from torch import Tensor
 
-from . import clock as time
+from . import ranks
 from .correctness import same_bits
 
 MOST = 20  # outputs: a call that is wrong at random one time in five passes with a probability of 1 %
@@ -28,14 +28,14 @@ class SpotChecks:
         self.wrong = ""  # the first error
         self._judge = judge
         self._right: list[Tensor] = []
-        self._chance = SystemRandom()  # what a call could not know
+        self._chance = Random(ranks.current.agreed(SystemRandom().getrandbits(53)))  # a call could not know it
         self._rate = 0.0  # checks for each sample
         self._began = self._spent_s = self._cost_s = 0.0
 
     def begin(self, samples: float, cost_s: float) -> None:
         """Spread the checks over a series of about so many ``samples`` of ``cost_s`` seconds."""
         self._rate, self._cost_s = MOST / max(1.0, samples), 3 * cost_s
-        self._began = time.perf_counter()
+        self._began = ranks.current.now()
 
     def due(self) -> bool:
         """Draw whether the outputs of the next sample are judged."""
@@ -45,21 +45,20 @@ class SpotChecks:
         """Return whether another output is to be judged, and the time allows it."""
         if self._judge is None or self.wrong or self.count >= MOST:
             return False
-        allowed_s = max(LEAST_S, SHARE * (time.perf_counter() - self._began))
+        allowed_s = max(LEAST_S, SHARE * (ranks.current.now() - self._began))
         return self._spent_s + self._cost_s <= allowed_s
 
     def judge(self, make: Callable[[], Sequence[Tensor]]) -> None:
         """Judge the outputs that ``make`` returns, unless one was wrong already."""
         if self._judge is None or self.wrong:
             return
-        started, first = time.perf_counter(), not self.count
+        started, first = ranks.current.now(), not self.count
         outputs = make()
         known = 0 < len(self._right) == len(outputs) and all(map(same_bits, outputs, self._right))
-        if not known:
-            self.wrong = self._judge(outputs)
-            if not self.wrong and first:
-                self._right = [output.clone() for output in outputs]
+        self.wrong = ranks.current.first("" if known else self._judge(outputs))
+        if not self.wrong and first:
+            self._right = [output.clone() for output in outputs]
         self.count += 1
         if not first:  # the first is judged whatever it costs
-            self._cost_s = time.perf_counter() - started
+            self._cost_s = ranks.current.now() - started
             self._spent_s += self._cost_s

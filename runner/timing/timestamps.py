@@ -19,10 +19,11 @@ from torch import Tensor
 from . import clock as time
 from .capture import CaptureError, GraphContents, capture_stream, capturing, contents, has_threads, per_gpu
 from .gpu_kernels import spin, ticks, timestamp
-from .instrument import Instrument
+from .instrument import ALONE, Instrument
 from .outputs import alias, tensors
 from .preparation import BufferSets
 from .procedure import rest
+from .ranks import Ranks
 
 LINE = 16  # int64 values in a cache line of 128 bytes
 LINES = 2**17  # 16 MiB to choose from, since the offset of timestamps on neighboring lines does not average out
@@ -121,8 +122,9 @@ class GraphTimestamps(Instrument):
         captures: int,
         constant_us: float | Callable[[], float],
         buffer_sets: BufferSets | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(run, before)
+        super().__init__(run, before, ranks)
         self.contents: GraphContents | None = None  # None if this torch or driver does not show them
         self._chance = random.Random(captures)
         self.written: list[list[Tensor]] = []  # outputs of each graph
@@ -141,7 +143,8 @@ class GraphTimestamps(Instrument):
                 with capturing(torch.cuda.CUDAGraph(), ordered=True):
                     run()
             self._replay([0, 0])  # the first replay loads something
-            needed = captures_needed(self._timestamps.read()[0][0] / 1e3, captures, len(self._buffer_sets))
+            (us,) = ranks.slowest([self._timestamps.read()[0][0] / 1e3])
+            needed = captures_needed(us, captures, len(self._buffer_sets))
             self._graphs += [self._capture(pair) for pair in range(1, needed)]
         self.round_size = len(self._graphs)
         # Storages that outlive a call, including inputs that are also outputs.
@@ -159,7 +162,7 @@ class GraphTimestamps(Instrument):
             pairs = self._timestamps.read()
             self._timed.update(order)
             self._last = order[-1]
-            times += [pairs[index][0] / 1e3 - constant_us for index in order]
+            times += self.slowest([pairs[index][0] / 1e3 - constant_us for index in order])
             self.clocks_mhz += [pairs[index][1] / pairs[index][0] * 1e3 for index in order]
             rest(times[-1], busy_s, partial(self._replay, order[-1:]))
         return times
@@ -196,12 +199,24 @@ class GraphTimestamps(Instrument):
 
     def _sample(self, pair: int) -> object:
         self._before()
+        self.ranks.align()
         self._timestamps.begin(pair)
         result = self._run()
         self._timestamps.end(pair)
         return result
 
     def _capture(self, pair: int) -> torch.cuda.CUDAGraph:
+        """Return a graph. Raises CaptureError on all ranks if one has no graph."""
+        try:
+            graph = self._graph(pair)
+        except CaptureError as error:
+            self.ranks.first(str(error))
+            raise
+        if reason := self.ranks.first(""):
+            raise CaptureError(reason)
+        return graph
+
+    def _graph(self, pair: int) -> torch.cuda.CUDAGraph:
         can_inspect = hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")  # torch 2.8 and later
         graph = torch.cuda.CUDAGraph(keep_graph=True) if can_inspect else torch.cuda.CUDAGraph()
         with self._buffer_sets.at(pair) as pool, capturing(graph, pool=pool):
@@ -240,8 +255,10 @@ class StreamTimestamps(Instrument):
 
     name, round_size = "stream_timestamps", PAIRS
 
-    def __init__(self, run: Callable[[], object], before: Callable[[], object], *, constant_us: float) -> None:
-        super().__init__(run, before)
+    def __init__(
+        self, run: Callable[[], object], before: Callable[[], object], *, constant_us: float, ranks: Ranks = ALONE
+    ) -> None:
+        super().__init__(run, before, ranks)
         self._timestamps = timestamp_buffer(PAIRS)
         self._constant_us = constant_us
         self._sample(0, 0.0)  # Triton compiles its kernels
@@ -258,7 +275,7 @@ class StreamTimestamps(Instrument):
             pairs = self._timestamps.read()[:size]
             if self.checks.due():
                 self.checks.judge(lambda: tensors(self._kept))
-            times += [ns / 1e3 - self._constant_us for ns, _ in pairs]
+            times += self.slowest([ns / 1e3 - self._constant_us for ns, _ in pairs])
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
             rest(times[-1], busy_s, partial(self._sample, 0, self._submit_s))
         self._kept = None
@@ -270,6 +287,7 @@ class StreamTimestamps(Instrument):
         self._before()
         spin[(1,)](spin_cycles(submit_s), num_warps=1)
         started = time.perf_counter()
+        self.ranks.align()  # after the spin, whose length differs between ranks
         self._timestamps.begin(pair)
         self._kept = self._run()
         self._timestamps.end(pair)

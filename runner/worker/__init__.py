@@ -24,6 +24,7 @@ from ..records.redaction import clip
 from ..records.row import ERROR, Phase, Row
 from ..subject.faults import Fault, classify
 from ..timing import clock as time
+from ..timing import ranks
 from ..timing.cpu import all_threads
 from .job import Job
 from .left_threads import computing
@@ -58,7 +59,8 @@ class Worker:
         self._end_other_problem(case)
         problem = self._problem = self._problem or ProblemState(case)
         row, fault = self._row(case, problem)
-        if fault and fault.status == "oom" and problem.release_caches():
+        # Other ranks do not run the case again: the parent gives it to new processes.
+        if fault and fault.status == "oom" and ranks.current.count == 1 and problem.release_caches():
             tidy()
             row, fault = self._row(case, problem)
         before = self._state
@@ -118,7 +120,7 @@ class Worker:
         return ", ".join(self._state.changes_since(before))
 
     def _row(self, case: CaseRecord, problem: ProblemState) -> tuple[Row, Fault | None]:
-        files = None if self._files is None else self._files / case.key
+        files = self._folder(case)
         job, started = Job(case, problem, self._enter, files, AGAIN), time.perf_counter()
         fault, detail = None, ""
         loader.columns()  # of what an earlier case has left
@@ -141,14 +143,19 @@ class Worker:
             job.fallback = f"it read {shared[0]} of the working tree, which differs in {case.impl.revision}"
         return replace(job.row(fault, detail), fingerprint=used), fault
 
+    def _folder(self, case: CaseRecord) -> Path | None:
+        """Return the folder for files of ``case``, a folder inside it on ranks but the first; None: nothing is kept."""
+        folder = self._files and self._files / case.key
+        return folder / f"rank{ranks.current.rank}" if folder and ranks.current.rank else folder
+
     def _enter(self, phase: Phase) -> None:
         self._used.enter(phase)
         self._on_phase(phase)
 
     def _with_traceback(self, row: Row) -> Row:
         """Write the traceback into a file of the case, if possible."""
-        if self._files is not None and row.detail:
-            path = self._files / row.case.key / ERROR
+        if row.detail and (folder := self._folder(row.case)):
+            path = folder / ERROR
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(row.detail, encoding="utf-8")
@@ -182,6 +189,8 @@ def _judged_anew(row: Row, problem: ProblemState) -> Row:
     if call is None:
         return row
     try:
+        if ranks.current.count > 1:
+            raise RuntimeError("that process would be alone, without the other ranks")
         call.restore()
         columns, wrong = judge_anew(row.case, call.run())
         note = "judged again in a fresh process"

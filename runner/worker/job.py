@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from ..subject.faults import Fault, classify, without_gpu
 from ..subject.interpreter import interpreting, untimed
 from ..subject.path import checked, first_calls, synchronize
 from ..timing import clock as time
+from ..timing import ranks
 from ..timing.arguments import Inputs
 from ..timing.call import Call
 from ..timing.verdict import UNTRUE
@@ -48,7 +50,7 @@ class Job:
     fallback: str = ""  # reason if the implementation did not run as requested
     wrong: str = ""  # error of the outputs
     untimed: str = ""  # reason if a time would be meaningless
-    files: list[Path] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
     counted: float = 0.0  # the clock at the last call of ``_count``
 
     def enter(self, phase: Phase) -> None:
@@ -182,9 +184,11 @@ class Job:
                 not_measured[choice.name] = str(error)
             except Exception as error:
                 fault = classify(error, "measure")
-                if fault.spoiled or not self.metrics.keys() & TIMES:
+                if fault.spoiled or not self.metrics.keys() & TIMES or ranks.current.count > 1:  # the others wait
                     raise
                 not_measured[choice.name] = fault.reason  # the time of an earlier measurement stays valid
+            if reason := ranks.current.first(not_measured.get(choice.name, "")):
+                not_measured[choice.name] = reason
             self._keep_files(context)
         if not_measured:
             self.metrics["not_measured"] = clip("; ".join(f"{name}: {reason}" for name, reason in not_measured.items()))
@@ -220,8 +224,8 @@ class Job:
             self.metrics["correct"] = False
 
     def _keep_files(self, context: MeasureContext) -> None:
-        if context.place and context.place.is_dir():
-            self.files += sorted(path for path in context.place.rglob("*") if path.is_file())
+        files = sorted(context.place.rglob("*")) if context.place else []
+        self.files += chain(*ranks.current.gather([str(path) for path in files if path.is_file()], "files"))
 
     def row(self, fault: Fault | None, detail: str = "") -> Row:
         """Return the row of the case. ``fault`` is its failure, if any."""
@@ -243,7 +247,7 @@ class Job:
             phase=self.phase,
             metrics={name: printable(value) if isinstance(value, str) else value for name, value in metrics.items()},
             series=series,
-            files=tuple(map(str, self.files)),
+            files=tuple(self.files),
             detail=detail,
         )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.schema import build
 from ..subject.operation import expected_outputs, workload_class
 from ..subject.path import TimedCall, on_same_inputs
+from ..timing import ranks
 from ..timing.call import Call
 from ..timing.correctness import Outputs
 
@@ -41,7 +44,8 @@ class ProblemState:
         """The workload of the cases."""
         choice = self._case.workload
         workload: Workload = build(workload_class(choice), choice.fields, choice.name)
-        return workload
+        place: dict[str, Any] = {"rank": ranks.current.rank, "world_size": ranks.current.count}
+        return replace(workload, **{name: value for name, value in place.items() if name in vars(workload)})
 
     @cached_property
     def measures(self) -> list[Measurement]:

@@ -30,6 +30,7 @@ def main(descriptor: int) -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(private))
     import_path.arrange_here()
     del sys.argv[1:]  # a script of the user's may read it
+    from ..timing import ranks
     from . import Worker, calibrations, recall, tidy, warm_up_process
 
     channel = socket.socket(fileno=descriptor)
@@ -44,6 +45,9 @@ def main(descriptor: int) -> None:
     faulthandler.register(signal.SIGUSR1)  # the parent sends it to a late worker before it kills it
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump of a process with a GPU has many GiB
     settings = orjson.loads(messages.readline())
+    if place := settings["place"]:
+        path, rank, count = place
+        ranks.join(path, rank, count, settings["begin"])
     if device := settings["begin"]:
         warm_up_process(device, settings["like"] and CaseRecord.from_record(settings["like"]))
     tidy()  # otherwise the first case would collect the garbage of all imports

@@ -17,11 +17,12 @@ import torch
 from runner.kernels.unsupported import Unsupported
 from runner.models.layout import Layout
 from runner.models.workload import Size
-from runner.records.options import CONF, option_class
+from runner.records.options import CONF, option_class, option_defaults
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-FOUND = sorted((path.parent.name, path.stem) for path in KERNELS.glob("*/[!_]*.py"))
 OPS = sorted(path.stem for path in (CONF / "workload").glob("*.yaml"))
+OF_RANKS = {op for op in OPS if "ranks" in option_defaults(f"workload/{op}")}  # see tests/execute/test_ranks.py
+FOUND = sorted((path.parent.name, path.stem) for path in KERNELS.glob("*/[!_]*.py") if path.parent.name not in OF_RANKS)
 TRITON = [op for op, impl in FOUND if impl == "triton"]
 DTYPES = ["float32", "float16", "bfloat16", "float64"]
 ALWAYS = ["naive", "torch"]  # they refuse nothing
@@ -124,7 +125,7 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {  # workloads with a field ``layo
 
 
 def test_every_workload_has_a_naive_kernel_and_those_of_the_project_torch_and_triton():
-    assert {(op, "naive") for op in OPS} <= set(FOUND)
+    assert {(op, "naive") for op in OPS if op not in OF_RANKS} <= set(FOUND)
     assert {(op, impl) for op in POINTS for impl in ("torch", "triton")} <= set(FOUND)
 
 

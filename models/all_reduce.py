@@ -1,0 +1,30 @@
+"""The sum of the tensors of all ranks, on every rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .collective import Collective
+from .workload import Expected
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce(Collective):
+    """y = sum of x over ranks. ``bytes``: of x on each rank."""
+
+    @property
+    def bus_factor(self) -> float:
+        """A rank sends, and receives, all of its part but its own twice: to be added, and to be copied."""
+        return 2 * (self.ranks - 1) / self.ranks
+
+    def result(self, tensors: list[Tensor]) -> Expected:
+        """Return the sum."""
+        return self.summed(tensors)
+
+    def flops(self) -> int:
+        """Return the additions that each rank makes if they share them."""
+        return (self.ranks - 1) * self.count // self.ranks

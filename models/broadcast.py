@@ -1,0 +1,35 @@
+"""The tensor of rank 0, on every rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .collective import Collective
+from .workload import Expected
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broadcast(Collective):
+    """y = x of rank 0. ``bytes``: of x."""
+
+    @property
+    def bus_factor(self) -> float:
+        """All of x leaves rank 0."""
+        return 1.0
+
+    def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
+        """Return x of rank 0, which comes by a gather: not by the operation that is judged."""
+        import torch
+        import torch.distributed as dist
+
+        tensors = [torch.empty_like(inputs[0]) for _ in range(self.ranks)]
+        dist.all_gather(tensors, inputs[0])
+        return (self.result([tensor.double() for tensor in tensors]),)
+
+    def result(self, tensors: list[Tensor]) -> Expected:
+        """Return the tensor of rank 0."""
+        return self.moved(tensors[0])

@@ -1,0 +1,175 @@
+"""The parent's side of the ranks of a case: one worker process each, which run the case together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..device.exchange import meeting_place
+from ..device.gpus import Gpu
+from ..records.case import CaseRecord
+from ..records.row import Phase
+from .spawn import DYING_S, Gone, Source
+from .worker_process import WorkerProcess
+
+GRACE_S = 1.0  # from the first failed row until the others, which may wait for that rank, are killed
+WAITS = (
+    "/torch/distributed/",
+    "/timing/ranks.py",
+    "/device/exchange.py",
+    " in synchronize",
+)  # frames of a rank that waits
+
+
+class RankGroup(WorkerProcess):
+    """The worker of rank 0, which makes the row, and those of the other ranks. What ends one of them ends all."""
+
+    def __init__(
+        self, source: Source, log_path: Path, gpus: Sequence[Gpu], count: int, like: CaseRecord | None = None
+    ) -> None:
+        self._others: list[WorkerProcess] = []
+        self._answers: dict[int, dict[str, Any]] = {}  # of this case by rank, in the order in which they came
+        self._failed_at = 0.0  # when the first failed row came
+        self._lost: int | None = None  # the rank that ended first
+        self._path = meeting_place(count)
+        super().__init__(source, log_path, gpus, measures=True, like=like, place=(self._path, 0, count))
+        try:
+            for rank in range(1, count):
+                log, place = log_path.with_name(f"{log_path.stem}-rank{rank}.log"), (self._path, rank, count)
+                self._others.append(WorkerProcess(source, log, gpus, measures=True, like=like, place=place))
+        except Gone:
+            self.end()
+            raise
+
+    @property
+    def watched(self) -> list[int]:
+        """Descriptors of the ranks that still run."""
+        own = super().watched if self._lost != 0 else []
+        return [*own, *(number for other in self._others if not other.has_ended() for number in other.watched)]
+
+    @property
+    def phase(self) -> Phase:
+        """The current phase of rank 0, or the last one of the rank that was lost."""
+        return self._others[self._lost - 1].phase if self._lost else super().phase
+
+    def has_ended(self) -> bool:
+        """Return whether all ranks have ended."""
+        return super().has_ended() and all(other.has_ended() for other in self._others)
+
+    def pause(self, paused: bool) -> None:
+        """Stop all ranks, or let them continue."""
+        super().pause(paused)
+        for other in self._others:
+            other.pause(paused)
+
+    def ask(self, message: object, phase: Phase, limit_s: float, case: CaseRecord | None = None) -> None:
+        """Send a message that every rank answers. Raises Gone."""
+        self._answers = {}
+        for rank, other in enumerate(self._others, 1):
+            other.cases, other.timed = self.cases, self.timed
+            try:
+                other.ask(message, phase, limit_s, case)
+            except Gone as gone:
+                raise self._killed(str(gone).replace("the worker", f"rank {rank}")) from None
+        super().ask(message, phase, limit_s, case)
+
+    def receive(self) -> dict[str, Any] | None:
+        """Return the next message of rank 0 about its phase, or the answer of all ranks. See WorkerProcess."""
+        for rank, other in enumerate(self._others, 1):
+            try:
+                while not other.dying and (message := other.receive()):
+                    self._take(rank, message)
+                    if "phase" in message:
+                        other.enter(message["phase"], 0.0)
+            except Gone as gone:
+                self._lose(rank)
+                raise Gone(str(gone).replace("the worker", f"rank {rank}")) from None
+            if self._lost is None and (other.dying or other.has_ended()):
+                self._lose(rank)
+        while self._lost is None and (message := super().receive()):
+            if "phase" in message:
+                return message
+            self._take(0, message)
+        if self._lost is None and (self.dying or super().has_ended()):
+            self._lose(0)
+        return self._answer() if self._lost is None else None
+
+    def _take(self, rank: int, message: dict[str, Any]) -> None:
+        if "phase" not in message:
+            self._answers[rank] = message
+            if _failed(message) and not self._failed_at:
+                self._failed_at = time.monotonic()
+
+    def _answer(self) -> dict[str, Any] | None:
+        """Return the answer of the ranks: that of rank 0, or of the first that failed. None if it is not known yet."""
+        answers, complete = [*self._answers.values()], len(self._answers) == 1 + len(self._others)
+        if full := next((message for message in answers if "full" in message), None):
+            return full
+        rank = next((rank for rank, message in self._answers.items() if _failed(message)), None)
+        if not complete and (rank is None or time.monotonic() < self._failed_at + GRACE_S):
+            return None
+        self._failed_at = 0.0
+        if rank is None or "row" not in self._answers[rank]:
+            if not complete:  # one has no paired rounds, for which the others wait
+                self._lose(rank or 0)
+                return None
+            return self._answers[0]
+        row = self._answers[rank]["row"]
+        same = complete and len({(message["row"].status, message["row"].reason) for message in answers}) == 1
+        reason = row.reason if same else f"rank {rank}: {row.reason}"
+        spoiled = not same or any(message["spoiled"] for message in answers)
+        return {**self._answers[rank], "row": replace(row, reason=reason), "spoiled": spoiled}
+
+    def _lose(self, rank: int) -> None:
+        """Kill all ranks, since ``rank`` has ended or keeps the others waiting."""
+        self._lost = rank
+        with suppress(Gone):
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill all ranks without waiting for their ends. Raises Gone if rank 0 has ended."""
+        for other in self._others:
+            with suppress(Gone):
+                other.kill()
+        super().kill()
+
+    def end(self, limit_s: float = DYING_S) -> str:
+        """Kill all ranks and wait up to ``limit_s`` for each. Return how the first of them ended, as a sentence."""
+        if not self.ended:
+            ends = [super().end(limit_s), *(other.end(limit_s) for other in self._others)]
+            self.stuck = self.stuck or any(other.stuck for other in self._others)
+            self.ended = ends[self._lost or 0].replace("the worker", f"rank {self._lost or 0}")
+            Path(self._path).unlink(missing_ok=True)
+        return self.ended
+
+    def print_stacks(self) -> str:
+        """Make all ranks print their stacks. Return the ranks for which others wait, as ``" on rank 1"``, if known."""
+        super().print_stacks()
+        for other in self._others:
+            other.print_stacks()
+        stacks = [super().printed(), *(other.printed() for other in self._others)]
+        late = [str(rank) for rank, stack in enumerate(stacks) if not any(frame in stack for frame in WAITS)]
+        return f" on rank {' and '.join(late)}" if 0 < len(late) < len(stacks) else ""
+
+    def printed(self) -> str:
+        """Return the output of the rank that was lost, or of all ranks."""
+        texts = [super().printed(), *(other.printed() for other in self._others)]
+        if self._lost is not None:
+            return texts[self._lost]
+        return "".join(f"rank {rank}:\n{text}\n" for rank, text in enumerate(texts) if text)
+
+    def cut_log(self) -> None:
+        """See WorkerProcess."""
+        super().cut_log()
+        for other in self._others:
+            other.cut_log()
+
+
+def _failed(message: dict[str, Any]) -> bool:
+    """Return whether a rank may keep the others waiting after this answer."""
+    row, rounds = message.get("row"), message.get("rounds")
+    return row.status not in ("ok", "wrong") if row else bool(rounds and not rounds.batches_us)

@@ -1,0 +1,150 @@
+"""Ranks: the processes that run one case together, and what they must agree on.
+
+A collective hangs unless all ranks make the same calls in the same order. So every decision about the number of calls
+follows from values that are equal on all ranks: samples are matched, and the clock that decides is that of rank 0.
+A process alone agrees with itself, at no cost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..device.exchange import Exchange
+from ..records.case import Scalar
+from . import clock as time
+from .call import Work
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun
+HERE = "127.0.0.1"
+
+
+class RanksDiffer(RuntimeError):
+    """Raised if ranks are at different places, so that the next collective would hang."""
+
+
+class Ranks:
+    """A process that runs its cases alone."""
+
+    rank, count = 0, 1
+
+    def gather(self, value: Any, what: str = "value") -> list[Any]:
+        """Return the ``value`` of every rank, as JSON keeps it. Raises RanksDiffer if another gives no ``what``."""
+        return [value]
+
+    def meet(self) -> None:
+        """Wait until all ranks are here."""
+
+    def align(self) -> None:
+        """Let the GPUs wait for each other on their current streams."""
+
+    def agreed(self, value: Any) -> Any:
+        """Return the value of rank 0."""
+        return self.gather(value)[0]
+
+    def now(self) -> float:
+        """Return the clock of rank 0 in seconds, which decides."""
+        return float(self.gather(time.perf_counter(), "clock")[0])
+
+    def any(self, flag: object) -> bool:
+        """Return whether ``flag`` is true on any rank."""
+        return any(self.gather(bool(flag), "condition"))
+
+    def first(self, text: str) -> str:
+        """Return the first text that is not empty, with its rank unless all ranks say the same; "" if there is none."""
+        texts = self.gather(text, "reason")
+        rank = next((rank for rank, text in enumerate(texts) if text), 0)
+        return str(texts[rank]) if len({*texts}) == 1 else f"rank {rank}: {texts[rank]}"
+
+    def slowest(self, values: Sequence[float]) -> list[float]:
+        """Return the largest of the n-th values of all ranks, for each n."""
+        return [max(each) for each in zip(*self.gather(list(values), "samples"), strict=True)]
+
+
+class SharedRanks(Ranks):
+    """A process that runs its cases with others."""
+
+    def __init__(self, path: str, rank: int, count: int) -> None:
+        self.rank, self.count = rank, count
+        self._exchange = Exchange(path, rank, count)
+        self._flag: torch.Tensor | None = None
+
+    def gather(self, value: Any, what: str = "value") -> list[Any]:
+        """See Ranks."""
+        given = [json.loads(data) for data in self._exchange.gather(json.dumps([what, value]).encode())]
+        for rank, (other, _) in enumerate(given):
+            if other != what:
+                raise RanksDiffer(f"rank {rank} gives a {other} where rank {self.rank} gives a {what}")
+        return [value for _, value in given]
+
+    def meet(self) -> None:
+        """See Ranks."""
+        self._exchange.meet()
+
+    def align(self) -> None:
+        """See Ranks. On a CPU, ``meet`` does it."""
+        if self._flag is not None:
+            dist.all_reduce(self._flag)
+
+
+current = Ranks()  # of this process
+
+
+def join(path: str, rank: int, count: int, device: str) -> None:
+    """Make this process a rank of ``count`` on "cpu" or "cuda": its device, torch.distributed, torchrun's variables.
+
+    It waits for the other ranks, and removes the file at ``path``, the meeting place.
+    """
+    global current
+    ranks = SharedRanks(path, rank, count)
+    ranks.meet()
+    Path(path).unlink(missing_ok=True)
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.setdefault(variable, loopback)
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    store = dist.TCPStore(HERE, 0, is_master=True, wait_for_workers=False) if rank == 0 else None
+    port = ranks.agreed(store.port if store else 0)
+    store = store or dist.TCPStore(HERE, port, is_master=False)
+    values = (rank, count, rank, count, HERE, port)
+    os.environ |= {name: str(value) for name, value in zip(VARIABLES, values, strict=True)}
+    if device == "cuda" and torch.cuda.is_available():
+        torch.cuda.set_device(rank)
+        own = torch.device("cuda", rank)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=count, device_id=own)
+        ranks._flag = torch.zeros(1, dtype=torch.int32, device=own)
+        ranks.align()
+    else:
+        _share_cores(rank, count)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
+    current = ranks
+
+
+def _share_cores(rank: int, count: int) -> None:
+    """Take this rank's part of the cores; with fewer cores than ranks, all take all of them, with one thread each."""
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cpus) >= count:  # or threads of two ranks could be pinned to one core
+        os.sched_setaffinity(0, cpus[len(cpus) * rank // count : len(cpus) * (rank + 1) // count])
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), len(cpus) // count)))
+
+
+def columns(spreads_us: Sequence[float], work: Work | None, us: float) -> dict[str, Scalar]:
+    """Return the columns of a call of several ranks that takes ``us``: their spread, and the rates of a collective.
+
+    ``algo_gbps`` is the size over the time. ``bus_gbps`` is that times a factor, so that it compares with the rate of a
+    link whatever the number of ranks. Both are defined as in nccl-tests:
+    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+    """
+    columns: dict[str, Scalar] = {"rank_spread_us": statistics.median(spreads_us)} if spreads_us else {}
+    if work and work.algo_bytes and us > 0:
+        gbps = work.algo_bytes / us / 1e3
+        columns |= {"algo_gbps": gbps, "bus_gbps": gbps * work.bus_factor}
+    return columns

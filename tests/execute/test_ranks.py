@@ -1,0 +1,133 @@
+"""Cases of several ranks on a CPU: every collective, and what a failing rank does to its case."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.runner import kill_ranks
+from runner.execute.local import Local
+from runner.records.case import CaseRecord, Choice
+from runner.records.options import CONF, option_defaults
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
+from runner.records.settings import Settings
+
+from .conftest import BENCHMARK, LIMITS
+
+DEFAULTS = {path.stem: option_defaults(f"workload/{path.stem}") for path in (CONF / "workload").glob("*.yaml")}
+OPS = sorted(op for op, fields in DEFAULTS.items() if {"ranks", "bytes"} <= fields.keys())
+
+USER = """
+import os, time
+import torch.distributed as dist
+
+def right(x):
+    dist.all_reduce(x)
+    return x
+
+def raises(x):
+    if dist.get_rank() == 1: raise ValueError("no such thing")
+    return right(x)
+
+def all_raise(x):
+    raise ValueError("no such thing")
+
+def wrong(x):
+    right(x)
+    return x + 1 if dist.get_rank() == 1 else x
+
+def dies(x):
+    if dist.get_rank() == 1: os.kill(os.getpid(), 11)
+    return right(x)
+
+def leaves(x):
+    if dist.get_rank() == 0: os._exit(3)
+    return right(x)
+
+def hangs(x):
+    while dist.get_rank() == 1: time.sleep(0.1)
+    return right(x)
+
+def counts(x):
+    rank = str(dist.get_rank())
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == [rank, "2", rank]
+    assert os.environ["MASTER_ADDR"] and os.environ["MASTER_PORT"]
+    return right(x)
+"""
+
+
+def of_ranks(op, impl, ranks=2, dtype="float32"):
+    """Make a case of a small collective; ``impl`` is an option or <file>:<function>."""
+    defaults = option_defaults(f"workload/{op}")
+    fields = {name: value for name, value in defaults.items() if name not in ("name", "axes", "shape")}
+    fields |= {"ranks": ranks, "dtype": dtype, "bytes": 12 * 2**10}
+    choice = Choice("file", {"path": impl}) if ":" in impl else Choice(impl, {"rev": None})
+    choice = Choice("torch", {}) if impl == "torch" else choice
+    return CaseRecord(Choice(op, fields), choice, (Choice("benchmark", BENCHMARK),), Settings("cpu", 0))
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Begin a grid of cases; an iterator of its events. ``right`` and so on name functions of USER."""
+    (tmp_path / "user.py").write_text(USER)
+
+    def go(*cases, **limits):
+        built = [of_ranks("all_reduce", f"{tmp_path}/user.py:{one}") if isinstance(one, str) else one for one in cases]
+        return Local(**(LIMITS | limits)).run(built, str(tmp_path / "worker.log"))
+
+    return go
+
+
+@pytest.fixture
+def run(begin):
+    """Run such a grid; its rows."""
+    return lambda *cases, **limits: [event for event in begin(*cases, **limits) if isinstance(event, Row)]
+
+
+def test_every_collective_is_right_on_every_rank_and_compared(begin):
+    cases = [
+        of_ranks(op, impl, dtype=dtype)
+        for op in OPS
+        for dtype in (("float32", "bfloat16") if op == "all_reduce" else ("float32",))
+        for impl in ("naive", "torch")
+    ]
+    assert len(cases) >= 14
+    events = list(begin(*cases))
+    rows = [event for event in events if isinstance(event, Row)]
+    assert {(row.case.label, row.status, row.reason) for row in rows} == {(case.label, "ok", "") for case in cases}
+    for row in rows:
+        assert row.metrics["bus_gbps"] > 0
+        assert row.metrics["rank_spread_us"] >= 0
+    assert sum(bool(event.batches_us) for event in events if isinstance(event, PairedRounds)) == len(cases) // 2
+
+
+def test_three_ranks_and_one(run):
+    rows = run(*(of_ranks("all_reduce", impl, ranks) for ranks in (3, 1) for impl in ("naive", "torch")))
+    assert [row.status for row in rows] == ["ok"] * 4, [row.reason for row in rows]
+
+
+def test_a_failing_rank_is_named_and_the_next_case_runs(run):
+    names = ("raises", "all_raise", "wrong", "dies", "leaves", "counts")
+    rows = run(*names)
+    reasons = {name: (row.status, row.reason) for name, row in zip(names, rows, strict=True)}
+    assert reasons["raises"] == ("error", "rank 1: ValueError: no such thing")
+    assert reasons["all_raise"] == ("error", "ValueError: no such thing")
+    assert reasons["wrong"][0] == "wrong"
+    assert reasons["wrong"][1].startswith("rank 1: y: 3072 of 3072 elements wrong")
+    assert reasons["dies"] == ("crashed", "rank 1 was killed by SIGSEGV in phase build")
+    assert reasons["leaves"] == ("crashed", "rank 0 exited with code 3 in phase build")
+    assert reasons["counts"] == ("ok", "")
+
+
+def test_a_rank_that_hangs_is_named(run):
+    (row,) = run("hangs", build_limit_s=8)
+    assert row.status == "timeout"
+    assert row.reason.startswith("no end of phase build within 8 s on rank 1;")
+
+
+@pytest.mark.long
+def test_a_rank_killed_at_a_random_moment_costs_one_row_and_leaves_nothing():
+    seen = kill_ranks.series(5, "cpu", seed=random.randrange(1000))
+    assert all(seen.bars.values()), (seen.bars, [(row.status, row.reason) for row in seen.rows])
