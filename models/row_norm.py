@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from .automatic import Automatic
+from .automatic import WithFormula
 from .workload import ITEMSIZE, Draw, Size
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowNorm(Automatic, ABC):
+class RowNorm(WithFormula, ABC):
     """y of x [rows, cols], of which each row is normalized and multiplied by a weight [cols]."""
 
     rows: Size

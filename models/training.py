@@ -26,6 +26,7 @@ from ..timing.call import Call
 Forward = Callable[[], Tensor]
 Outputs = tuple[Tensor, ...]
 Clear = Callable[[], None]
+Loss = Callable[[Tensor], Tensor]  # y → the loss
 OnLoss = Callable[[Tensor], None]  # called with the loss, a scalar on the device, after each step
 RUNS_AGAIN = "backward runs again"  # tag of compiled code in caches
 
@@ -120,9 +121,15 @@ def print_loss(loss: Tensor) -> None:
 
 
 def forward_backward(
-    forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, on_loss: OnLoss | None = None
+    forward: Forward,
+    steps: int,
+    params: list[Tensor],
+    *,
+    accumulate: bool,
+    loss_of: Loss = Tensor.mean,
+    on_loss: OnLoss | None = None,
 ) -> Call:
-    """Return a call of ``steps`` times forward and ``y.mean().backward()``.
+    """Return a call of ``steps`` times forward and ``loss_of(y).backward()``.
 
     Its outputs are y of the last step and the gradient of every parameter, of the last step or, with ``accumulate``,
     summed over all steps. ``on_loss`` is called with each loss.
@@ -132,7 +139,7 @@ def forward_backward(
 
     def step(index: int) -> Tensor:
         with span(f"step_{index}"):
-            y, loss = _step(forward)
+            y, loss = _step(forward, loss_of)
             if on_loss:
                 on_loss(loss)
             return y
@@ -155,29 +162,36 @@ def train(
     accumulate: bool,
     lr: float,
     adamw: Callable[..., object] | None = None,
+    before: int = 0,
+    second: float = 0.0,
+    loss_of: Loss = Tensor.mean,
     on_loss: OnLoss | None = None,
 ) -> Call:
-    """Return a call of ``steps`` times forward, ``y.mean().backward()`` and an update of the parameters in place.
+    """Return a call of ``steps`` times forward, ``loss_of(y).backward()`` and an update of the parameters in place.
 
-    The update is p -= lr * gradient (SGD), or a step of ``adamw``, a function as that workload takes, with moments that
-    are 0 when the call begins, at least as wide as float32. The outputs are the parameters themselves, not copies: the
-    next ``run`` changes them, and ``reset`` restores them. ``on_loss`` is called with each loss.
+    The update is p -= lr * gradient (SGD), or a step of ``adamw``, a function as that workload takes, after ``before``
+    others. Its moments, at least as wide as float32, are 0 and ``second`` when the call begins. The outputs are the
+    parameters themselves, not copies: the next ``run`` changes them, and ``reset`` restores them. ``on_loss`` is called
+    with each loss.
     """
     let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
     start = [param.detach().clone() for param in params]
     kinds = [torch.promote_types(param.dtype, torch.float32) for param in params] * 2 if adamw else []
     moments = [torch.zeros_like(param, dtype=kind) for param, kind in zip(params * 2, kinds, strict=False)]
+    seconds = moments[len(params) :]
+    for moment in seconds:
+        moment.fill_(second)
 
     def update(index: int) -> None:
         if adamw is None:
             torch._foreach_add_(params, _gradients(params), alpha=-lr)
         else:
-            adamw(*params, *_gradients(params), *moments, step=index + 1, lr=lr)
+            adamw(*params, *_gradients(params), *moments, step=before + index + 1, lr=lr)
 
     def step(index: int) -> None:
         with span(f"step_{index}"):
-            _, loss = _step(forward)
+            _, loss = _step(forward, loss_of)
             with span("optimizer_step"), torch.no_grad():
                 update(index)
             if on_loss:
@@ -197,16 +211,17 @@ def train(
             torch._foreach_copy_(params, start)
             if moments:
                 torch._foreach_zero_(moments)
+                torch._foreach_add_(seconds, second)
 
     return Call(run=run, reset=reset)
 
 
-def _step(forward: Forward) -> tuple[Tensor, Tensor]:
+def _step(forward: Forward, loss_of: Loss) -> tuple[Tensor, Tensor]:
     """Run forward, loss and backward. Return y and the loss."""
     with span("forward"):
         y = forward()
         with span("loss"):
-            loss = y.mean()
+            loss = loss_of(y)
     with span("backward"):
         loss.backward()
     return y.detach(), loss.detach()

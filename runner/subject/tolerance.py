@@ -73,6 +73,8 @@ class Judge:
         share: float = 1.0,
         cap: float | None = None,
         quick: bool = False,
+        computed: str | None = None,
+        how: str = "",
     ) -> None:
         """Run the reference, always on copies of its arguments.
 
@@ -90,6 +92,8 @@ class Judge:
             share: with them, of the elements that must be right; others must be finite.
             cap: with them, of |y - r| at every element.
             quick: with half of the draws.
+            computed: name of the narrowest type that the case computes in; None: that of its arguments.
+            how: what the tolerance says of the reference.
 
         Raises:
             Exception: what the reference raises in its own types, if it does not run in float64 either.
@@ -98,12 +102,12 @@ class Judge:
         self.refused = self.unproven = self.note = ""
         self._run, module = _callable(reference)
         self._values = (module, tuple(args), dict(kwargs or {}))
-        self._tf32, self._factor, self._quick = tf32, factor, quick
+        self._tf32, self._factor, self._quick, self._how = tf32, factor, quick, how
         self._given = (atol or 0.0, rtol or 0.0) if atol is not None or rtol is not None else None
         self._either, self._outliers = either, (share, inf if cap is None else cap)
         self._relaxed: dict[Path, _Output] | None = None  # with TF32 allowed, if that was asked
         inputs = [tensor for _, tensor in tensors(self._values)]
-        self._kind = _kind(inputs)
+        self._kind = getattr(torch, computed) if computed else _kind(inputs)
         self._device = next((tensor.device for tensor in inputs if tensor.device.type != "cpu"), torch.device("cpu"))
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices):
@@ -189,7 +193,7 @@ class Judge:
             some = f", {share:.4g} of the elements" * (share < 1) + f", none above {cap:.2g}" * (cap < inf)
             return f"{form.format(*self._given)}{some} (as given)"
         wider = "" if self._factor == 1 else f", {self._factor:g} times as wide"
-        return f"automatic ({self.draws} draws){wider}"
+        return f"automatic ({self.draws} draws){wider}{self._how}"
 
     # --- runs of the reference ---
 

@@ -62,6 +62,20 @@ POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op tak
         )
     ],
     # one query and key | grouped heads, more keys than queries | fewer keys, an odd d | several blocks, the last short
+    "transformer_block": [
+        {
+            "style": style,
+            "pass_": pass_,
+            "kv_heads": 2,
+            "batch": 2,
+            "length": 7,
+            "dim": 24,
+            "heads": 4,
+            "d": 10,
+            "hidden": 33,
+        }
+        for style, pass_ in (("llama", "fwd_bwd"), ("gpt2", "train_step"))
+    ],
     "attention": [
         dict(zip(("batch", "heads", "kv_heads", "length", "kv_length", "d", "causal"), sizes, strict=True))
         | {"pass_": "fwd_bwd"}
@@ -112,7 +126,7 @@ def points(op: str) -> list[dict[str, object]]:
 
 def dtypes(op: str) -> list[str]:
     """Return the dtypes of DTYPES that a workload takes."""
-    return [dtype for dtype in DTYPES if dtype in str(get_type_hints(option_class("models", op))["dtype"])]
+    return [dtype for dtype in DTYPES if repr(dtype) in str(get_type_hints(option_class("models", op))["dtype"])]
 
 
 LAYOUTS: dict[str, list[dict[str, object]]] = {  # workloads with a field ``layout``

@@ -30,12 +30,10 @@ LEAST_PCT = 0.1  # of the time, for a line of the summary
 WHAT = "kernels, copies and fills of a call"
 # Prefixes in the name of a C++ kernel.
 NOISE = ("void ", "at::native::", "at::detail::", "(anonymous namespace)::", "<unnamed>::", "std::")
-PHASES = ("forward", "backward", "optimizer_step")
-OTHERS = ("norms", "attention", "projections", "mlp", "loss")
-PARTS = {  # times of named parts of a call, as columns
-    f"profile_{name}_us": Column("us", f"time of the kernels of {name}{more}; on a CPU, of its operations")
-    for names, more in ((PHASES, ""), (OTHERS, " and of its backward"))
-    for name in names
+PHASES, OTHERS = ("forward", "backward", "optimizer_step"), ("norms", "attention", "projections", "mlp", "loss")
+PARTS = {  # column → description
+    f"profile_{part}_us": Column("us", f"time of kernels in {part}{more}; on a CPU of operations")
+    for part, more in ({**dict.fromkeys(PHASES, ""), **dict.fromkeys(OTHERS, " and in its backward")}).items()
 }
 SHOWN = {  # table → its columns in summary.txt; its file has more
     "parts": ("part", "count", "host_us", "gpu_us", "gpu_busy_us"),
@@ -166,7 +164,7 @@ def parts(calls: Sequence[ApiCall], others: Sequence[ApiCall] = ()) -> list[Reco
 
 
 def part_times(calls: Sequence[ApiCall]) -> dict[str, Scalar]:
-    """Return ``PARTS`` of the parts that there are. Phases add up to a step; so do the others with the optimizer's.
+    """Return ``PARTS``: phases add up to a step; so do the others with the optimizer's.
 
     What runs in a backward belongs to the part whose forward made the node of autograd that ran last.
     """
