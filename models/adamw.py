@@ -53,13 +53,14 @@ class AdamW(Workload):
         """Return all p, all g, all m, then all v, which are squares.
 
         The standard deviation of p is 0.02, as models begin; those of g, m and v^(1/2) are 1, so that most updates are
-        near the learning rate. Every eighth number of g, m and v^(1/2) is so small that ``eps`` counts, unless m and v
-        are float16, which has no such numbers.
+        near the learning rate. Every eighth number of g, m and v^(1/2) is so small that ``eps`` counts. Float16 has no such
+        numbers: there v^(1/2) is at least 2^-8, since a step in float16 divides by 0 where v rounds to 0.
         """
         import torch
 
         shapes, stored = self.shapes(), getattr(torch, self.moments_dtype)
-        small = 1.0 if self.moments_dtype == "float16" else max(self.eps, 1e-12) * sqrt(1 - self.beta2**self.step)
+        half = self.moments_dtype == "float16"
+        small = 1.0 if half else max(self.eps, 1e-12) * sqrt(1 - self.beta2**self.step)
 
         def drawn(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             x = draw(*shape).to(dtype)
@@ -70,7 +71,7 @@ class AdamW(Workload):
             *(draw(*shape, scale=0.02) for shape in shapes),
             *(drawn(shape, getattr(torch, self.dtype)) for shape in shapes),
             *(drawn(shape, stored) for shape in shapes),
-            *(drawn(shape, stored).square_() for shape in shapes),
+            *(drawn(shape, stored).abs_().clamp_(min=2**-8 if half else 0).square_() for shape in shapes),
         )
 
     def options(self) -> Mapping[str, object]:

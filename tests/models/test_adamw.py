@@ -50,6 +50,11 @@ def test_another_step_is_wrong(make, error, dtype, wrong):
     assert error(expected, [y.to(getattr(torch, one.dtype)) for y, one in zip(outputs, expected, strict=True)]) > 1
 
 
+def test_no_second_moment_of_float16_is_0(make):
+    workload, inputs = make("adamw", dtype="float16", **(FIELDS | {"vocab": 20_000}))
+    assert all(v.min() > 0 for v in inputs[3 * len(inputs) // 4 :]), "a step in float16 divides by its root"
+
+
 def test_the_outputs_are_the_inputs_which_a_gradient_is_not_among(make):
     workload, inputs = make("adamw", dtype="bfloat16", moments="float32", **FIELDS)
     count = len(workload.shapes())
