@@ -49,9 +49,13 @@ def tensors(call: str, device: str) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(int(rows), int(cols or rows), device=device) for _ in range(count))
 
 
-def ratio_of(first: Call, second: Call, settings: Timer, device: str) -> Ratio | None:
-    """Return the time of ``first`` over that of ``second`` from paired rounds; None if the calls are too slow."""
-    both = settings.compare([(each, {"instrument": INSTRUMENTS[device]}) for each in (first, second)], device)
+def ratio_of(first: Call, second: Call, settings: Timer, device: str, instrument: str = "") -> Ratio | None:
+    """Return the time of ``first`` over that of ``second`` from paired rounds; None if the calls are too slow.
+
+    ``instrument``: which takes the samples on a GPU; "": the best one.
+    """
+    name = instrument or INSTRUMENTS[device]
+    both = settings.compare([(each, {"instrument": name}) for each in (first, second)], device)
     if both is None:
         return None
     (name, first_us, *_), (other, second_us, *_) = both

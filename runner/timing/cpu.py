@@ -200,6 +200,8 @@ class PerfCounter(Instrument):
         for _ in inner:
             run()
         elapsed = int(self.slowest([self._clock() - start])[0])
+        if self.spreads_us:  # of the nanoseconds of a sample
+            self.spreads_us[-1] /= self.calls_per_sample * 1e3
         if kept >= 0:
             self._kept = run()
             for _ in range(kept + 1, self.calls_per_sample):

@@ -1,0 +1,235 @@
+"""Compare all_reduce as this project times it with a loop by the method of nccl-tests, in the same processes.
+
+    python -m benchmarks.kernels.all_reduce [--device cuda] [--ranks 2] [--pairs 40] [--slowed 20] [--write]
+
+The loop is that of nccl-tests (all_reduce_perf, in place): some calls to warm up, a barrier, 20 calls back to back, and
+one wait, on each rank; the time of a call is the loop's over 20, as the mean of ranks, which nccl-tests reports by
+default, and of the slowest. Of ours, `pipelined_us` has the meaning of the slowest; `gpu_us` is a call alone.
+
+Then pairs in paired rounds: equal calls, which may be called different at most once in 40, and calls that also copy as
+many bytes as take 5 % of the time, which must be found in 19 of 20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from statistics import fmean, median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.common import (
+    ROOT,
+    add_process_options,
+    digits,
+    fields_of,
+    load_average,
+    publish_study,
+    table,
+    word,
+)
+from benchmarks.timer.repeated import ratio_of
+from runner.device.exchange import meeting_place
+from runner.measure.benchmark import Benchmark
+from runner.records.schema import size
+from runner.timing import ranks
+from runner.timing.call import Call
+from runner.timing.timer import Timer
+
+SIZES = {"cuda": "1M,64M,1024M", "cpu": "64k,1M"}
+PAIR_SIZES = {"cuda": ("1M", "64M"), "cpu": ("64k",)}
+ITERATIONS, WARMUP = 20, 5  # of nccl-tests
+REPEATS = 5  # of both methods in turn; the median counts
+SLOWER = 0.05
+CLOSE = 0.03  # bar: the same convention by both methods
+MOST_DIFFERENT, LEAST_FOUND = 1 / 40, 19 / 20
+
+
+def in_place(numbers: int, device: str) -> Call:
+    """Return an all_reduce of zeros, which stay zeros however often they are added."""
+    x = torch.zeros(numbers, device=device)
+
+    def run() -> Tensor:
+        dist.all_reduce(x)
+        return x
+
+    return Call(run=run)
+
+
+def with_copy(call: Call, source: Tensor, target: Tensor, count: int) -> Call:
+    """Return ``call`` with a copy of ``count`` numbers after it."""
+
+    def run() -> object:
+        result = call.run()
+        target[:count].copy_(source[:count])
+        return result
+
+    return Call(run=run)
+
+
+def nccl_tests_us(call: Call) -> list[float]:
+    """Return the time of a call on each rank in us, by the method of nccl-tests."""
+    synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
+    for _ in range(WARMUP):
+        call.run()
+    synchronize()
+    ranks.current.meet()
+    started = time.perf_counter()
+    for _ in range(ITERATIONS):
+        call.run()
+    synchronize()
+    return [float(us) for us in ranks.current.gather((time.perf_counter() - started) / ITERATIONS * 1e6)]
+
+
+def compare_methods(numbers: int, device: str, settings: Timer) -> dict[str, float]:
+    """Return the times of an all_reduce of ``numbers`` float32 by both methods, in us."""
+    call = in_place(numbers, device)
+    loops, ours = [], []
+    for _ in range(REPEATS):
+        loops.append(nccl_tests_us(call))
+        columns, _ = settings.timed(call, device)
+        ours.append(columns)
+    name = "gpu_us" if device == "cuda" else "wall_us"
+    figures = {
+        "loop, mean of ranks": median(fmean(us) for us in loops),
+        "loop, slowest": median(max(us) for us in loops),
+        "pipelined_us": median(float(columns.get("pipelined_us") or 0.0) for columns in ours),
+        name: median(float(columns[name] or 0.0) for columns in ours),
+        "rank_spread_us": median(float(columns.get("rank_spread_us") or 0.0) for columns in ours),
+    }
+    return figures | {"instrument": ours[-1]["instrument"]}  # type: ignore[dict-item]
+
+
+def copy_for(call: Call, scratch: tuple[Tensor, Tensor], device: str, settings: Timer) -> int:
+    """Return how many numbers a copy must have to make ``call`` longer by ``SLOWER``."""
+
+    def us(each: Call) -> float:
+        columns, _ = settings.timed(each, device)
+        return float(columns["gpu_us" if device == "cuda" else "wall_us"] or 0.0)
+
+    alone_us = us(call)
+    low, high = 1, scratch[0].numel()
+    while high - low > max(64, low // 50):
+        middle = (low + high) // 2
+        low, high = (middle, high) if us(with_copy(call, *scratch, middle)) < (1 + SLOWER) * alone_us else (low, middle)
+    return high
+
+
+def judge(settings: Timer, device: str, instrument: str, first: Call, second: Call) -> str:
+    """Return the word for a pair, of all ranks alike."""
+    for each in (first, second):
+        each.run()
+    ratio = ratio_of(first, second, settings, device, instrument)
+    return ratio.word if ratio else "too slow"
+
+
+def one_rank(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what a rank finds: a record for each size, and for each pair."""
+    path, rank, count = options.place.split(",")
+    ranks.join(path, int(rank), int(count), options.device)
+    settings = Benchmark(**fields_of("measure", "benchmark"))
+    settings.prepare(options.device)
+    for each in options.sizes.split(","):
+        yield {"size": each, **compare_methods((size(each) or 0) // 4, options.device, settings)}
+    for each in PAIR_SIZES[options.device] if options.pairs + options.slowed else ():
+        numbers = (size(each) or 0) // 4
+        call, again = in_place(numbers, options.device), in_place(numbers, options.device)
+        instrument = str(settings.timed(call, options.device)[0]["instrument"])
+        for _ in range(options.pairs):
+            yield {"pair": each, "slower": 0.0, "word": judge(settings, options.device, instrument, call, again)}
+        if options.slowed:
+            scratch = torch.zeros(numbers, device=options.device), torch.zeros(numbers, device=options.device)
+            copied = copy_for(call, scratch, options.device, settings)
+            slow = with_copy(again, *scratch, copied)
+            for _ in range(options.slowed):
+                yield {"pair": each, "slower": SLOWER, "word": judge(settings, options.device, instrument, slow, call)}
+
+
+def all_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the ranks, and return what rank 0 has found. Raises CalledProcessError."""
+    place = meeting_place(options.ranks)
+    words = ["--device", options.device, "--sizes", options.sizes]
+    words += ["--pairs", str(options.pairs), "--slowed", str(options.slowed)]
+    command = [sys.executable, "-m", "benchmarks.kernels.all_reduce", *words, "--place"]
+    running = [
+        subprocess.Popen([*command, f"{place},{rank},{options.ranks}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for rank in range(options.ranks)
+    ]
+    try:
+        records = []
+        for line in running[0].stdout or ():
+            records.append(json.loads(line))
+            print(line, end="", file=sys.stderr, flush=True)
+        for process in running:
+            if process.wait():
+                raise subprocess.CalledProcessError(process.returncode, command)
+    finally:
+        for process in running:
+            process.kill()
+    return records
+
+
+def report(records: list[dict[str, Any]], device: str, count: int) -> str:
+    """Return the tables and the bars."""
+    sizes, pairs = [one for one in records if "size" in one], [one for one in records if "pair" in one]
+    name, factor = "gpu_us" if device == "cuda" else "wall_us", 2 * (count - 1) / count
+    lines, body = [], [f"{count} ranks, float32, in place; medians of {REPEATS} turns, in us.\n"]
+    for one in sizes:
+        ours = one["pipelined_us"] or one[name]
+        off = ours / one["loop, slowest"] - 1
+        bus = factor * (size(one["size"]) or 0) / one[name] / 1e3
+        figures = [one[key] for key in ("loop, mean of ranks", "loop, slowest", "pipelined_us", name, "rank_spread_us")]
+        lines.append(
+            (one["size"], *figures, digits(bus), f"{100 * off:+.1f} %", word(abs(off) <= CLOSE), one["instrument"])
+        )
+    titles = [
+        "size",
+        "loop, mean of ranks",
+        "loop, slowest",
+        "ours, pipelined",
+        f"ours, {name}",
+        "rank spread",
+        "bus GB/s",
+    ]
+    body += [table([*titles, "pipelined over loop", f"within {CLOSE:.0%}", "instrument"], lines), ""]
+    judged = []
+    for each in dict.fromkeys((one["pair"], one["slower"]) for one in pairs):
+        words = [one["word"] for one in pairs if (one["pair"], one["slower"]) == each]
+        called = words.count("slower") if each[1] else sum(said in ("faster", "slower") for said in words)
+        kept = called >= LEAST_FOUND * len(words) if each[1] else called <= MOST_DIFFERENT * len(words)
+        bar = "found slower" if each[1] else "called different"
+        judged.append((each[0], f"{each[1]:.0%}", f"{called} of {len(words)} {bar}", word(kept)))
+    return "\n".join([*body, *([table(["size", "longer by", "seen", "bar"], judged)] if judged else [])])
+
+
+def main() -> None:
+    """Print the page; with --write keep it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_process_options(parser, 1)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--sizes", help="comma-separated, as 1M,64M")
+    parser.add_argument("--pairs", type=int, default=40, help="of equal calls, at each size")
+    parser.add_argument("--slowed", type=int, default=20, help="pairs of which one copies too, at each size")
+    parser.add_argument("--place", help=argparse.SUPPRESS)  # be one of the ranks
+    options = parser.parse_args()
+    options.sizes = options.sizes or SIZES[options.device]
+    if options.place:
+        emit = partial(print, flush=True) if options.place.split(",")[1] == "0" else lambda line: None
+        for record in one_rank(options):
+            emit(json.dumps(record))
+        return
+    load = load_average()
+    body = report(all_ranks(options), options.device, options.ranks)
+    publish_study("all_reduce", "all_reduce beside the method of nccl-tests", body, options, load)
+
+
+if __name__ == "__main__":
+    main()
