@@ -50,6 +50,13 @@ class MeasureContext:
         self.place.mkdir(parents=True, exist_ok=True)
         return self.place
 
+    @property
+    def of_rank(self) -> str:
+        """What the files of this measurement are of, if several ranks measure; else ""."""
+        from ..timing.ranks import current
+
+        return f"of rank {current.rank}; the other ranks have files of their own" if current.count > 1 else ""
+
     def command(self, calls: int, *, cold_l2: bool = True, script: Mapping[str, object] | None = None) -> list[str]:
         """Return the command of a program that builds and checks the case again, then makes ``calls`` calls of it.
 
@@ -59,13 +66,15 @@ class MeasureContext:
         """
         import torch
 
+        from ..timing.ranks import another_place
+
         if self.case is None:
             raise CannotMeasure(
                 "this measurement repeats a case in a new process, and this call does not belong to a case"
             )
         (self.folder / RESULT).unlink(missing_ok=True)
         options = {"calls": calls, "cold_l2": cold_l2, "script": script, "result": str(self.folder / RESULT)}
-        request = {"case": self.case.to_record(), **options}
+        request = {"case": self.case.to_record(), **options, "place": another_place()}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
         torch.cuda.empty_cache()  # the other process needs the memory that torch caches here
         return [sys.executable, "-P", "-m", self.program, str(self.folder / "case.json")]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..device.exchange import Exchange
+from ..device.exchange import Exchange, meeting_place
 from ..records.case import Scalar
 from . import clock as time
 from .call import Work
@@ -99,7 +99,7 @@ current = Ranks()  # of this process
 
 
 def join(path: str, rank: int, count: int, device: str) -> None:
-    """Make this process a rank of ``count`` on "cpu" or "cuda": its device, torch.distributed, torchrun's variables.
+    """Make this process a rank of ``count`` on "cpu" or a GPU: its device, torch.distributed, torchrun's variables.
 
     It waits for the other ranks, and removes the file at ``path``, the meeting place.
     """
@@ -116,7 +116,7 @@ def join(path: str, rank: int, count: int, device: str) -> None:
     store = store or dist.TCPStore(HERE, port, is_master=False)
     values = (rank, count, rank, count, HERE, port)
     os.environ |= {name: str(value) for name, value in zip(VARIABLES, values, strict=True)}
-    if device == "cuda" and torch.cuda.is_available():
+    if device != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(rank)
         own = torch.device("cuda", rank)
         dist.init_process_group("nccl", store=store, rank=rank, world_size=count, device_id=own)
@@ -126,6 +126,13 @@ def join(path: str, rank: int, count: int, device: str) -> None:
         _share_cores(rank, count)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
     current = ranks
+
+
+def another_place() -> tuple[str, int, int] | None:
+    """Return where new processes of the same ranks meet, as ``join`` takes it; None if this process is not a rank."""
+    if not isinstance(current, SharedRanks):
+        return None
+    return current.agreed("" if current.rank else meeting_place(current.count)), current.rank, current.count
 
 
 def _share_cores(rank: int, count: int) -> None:

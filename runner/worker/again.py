@@ -28,6 +28,7 @@ from ..measure import CALL
 from ..records.case import CaseRecord
 from ..subject.faults import classify
 from ..timing import clock as time
+from ..timing import ranks
 from ..timing.preparation import preparation
 from .job import Job
 from .problem import ProblemState, algorithms
@@ -40,6 +41,9 @@ def main(request: Path) -> int:
     """Run the case of ``request``, write the result, and return the exit code."""
     options = json.loads(request.read_text(encoding="utf-8"))
     case = CaseRecord.from_record(options["case"])
+    if place := options["place"]:
+        path, rank, count = place
+        ranks.join(path, rank, count, case.settings.device)
     job = Job(case, ProblemState(case), on_phase=lambda phase: None)
     deterministic = algorithms(deterministic=case.settings.deterministic_algorithms)
     try:
@@ -71,6 +75,7 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
     def before() -> None:
         prepare()
         synchronize()
+        ranks.current.meet()
 
     def once() -> float:
         started = time.perf_counter()
@@ -80,14 +85,15 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
         return (time.perf_counter() - started) * 1e6
 
     with span("warm_up"):
-        warm_up_began, count = time.perf_counter(), 0
-        while count < WARM_UP or time.perf_counter() - warm_up_began < WARM_UP_S:
+        warm_up_began, count = ranks.current.now(), 0
+        while count < WARM_UP or ranks.current.now() - warm_up_began < WARM_UP_S:
             before()
             call.run()
             synchronize()
             count += 1
     before()  # outside of the profile, which should contain the calls alone
-    with torch.cuda.profiler.profile() if torch.cuda.is_available() else nullcontext():
+    profile, of_rank = torch.cuda.profiler.profile() if torch.cuda.is_available() else nullcontext(), nullcontext()
+    with profile, span(f"rank {ranks.current.rank}") if ranks.current.count > 1 else of_rank:
         calls_us = [once()]
         while len(calls_us) < calls:
             before()

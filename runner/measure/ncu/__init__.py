@@ -112,6 +112,10 @@ class Ncu:
         """
         if context.device != "cuda":
             raise CannotMeasure("ncu profiles kernels on a GPU; leave it out with device=cpu")
+        if context.of_rank:
+            raise CannotMeasure(
+                "ncu runs each kernel alone several times, and one of a collective waits for other ranks"
+            )
         if (ncu := tools.find_tool("ncu", self.path)) is None:
             raise CannotMeasure(
                 f"{self.path or 'ncu'} was not found: install Nsight Compute (it comes with the CUDA toolkit), or name "

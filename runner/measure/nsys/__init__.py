@@ -73,7 +73,8 @@ class Nsys:
             )
         folder = context.folder
         report, repeated, notes = self.record(program, context.command(self.calls), folder)
-        notes += [*report.notes(self.calls), *filter(None, [tables.note(report.calls, context.figures)])]
+        further = tables.note(report.calls, context.figures), context.of_rank
+        notes += [*report.notes(self.calls), *filter(None, further)]
         slowdown = trimmed_mean(repeated["calls_us"]) / alone_us(call, self.calls)
         figures = tables.figures(report.calls, "nsys") | {"nsys_slowdown": slowdown, "nsys_note": "; ".join(notes)}
         head = [

@@ -73,7 +73,7 @@ class Profile:
         slowdown, note, traces = profiled.record_profile(call, context.device, self, folder / TRACE)
         seen = recorded_calls(traces, gpu)
         figures: dict[str, Scalar] = tables.figures(seen, "profile") if gpu else {}
-        notes = [note, tables.note(seen, context.figures) if gpu else ""]
+        notes = [note, tables.note(seen, context.figures) if gpu else "", context.of_rank]
         figures |= {"profile_slowdown": slowdown, "profile_note": "; ".join(filter(None, notes))}
         figures |= {"profile_steps": len(seen)} | tables.part_times(seen)
 

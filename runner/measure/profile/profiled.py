@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 
 from ...kernels.spans import watched
 from ...timing import clock as time
+from ...timing import ranks
 from ...timing.call import Call
 from ...timing.preparation import preparation
 from ...timing.statistics import trimmed_mean
@@ -39,12 +40,11 @@ class Caller:
 
     def plain_us(self) -> float:
         """Make a call; return its host time in us until the result is complete."""
-        self._before()
-        self._wait()
+        self._start_together()
         started = time.perf_counter()
         self._run()
         self._wait()
-        return (time.perf_counter() - started) * 1e6
+        return ranks.current.slowest([(time.perf_counter() - started) * 1e6])[0]
 
     def profiled_us(self, path: Path | None, **options: Any) -> tuple[list[float], list[Path], Any]:
         """Make calls under the profiler by the schedule: ``repeat`` times wait, warm up, and record ``count`` calls.
@@ -67,8 +67,7 @@ class Caller:
             activities=self._activities, schedule=steps, on_trace_ready=save if path else None, **options
         ) as profiler:
             for step in range(repeat * (before + self.count)):
-                self._before()
-                self._wait()
+                self._start_together()
                 started = time.perf_counter()
                 with watched(record_function), record_function(CALL):
                     self._run()
@@ -77,6 +76,11 @@ class Caller:
                     taken.append((time.perf_counter() - started) * 1e6)
                 profiler.step()
         return taken, traces, profiler
+
+    def _start_together(self) -> None:
+        self._before()
+        self._wait()
+        ranks.current.meet()
 
     def _wait(self) -> None:
         if self._gpu:
