@@ -96,6 +96,20 @@ def ends(run: Run, *, over: str) -> Iterator[str]:
             yield f"{label}: right up to {name}={max(right)}; {why}."
 
 
+def bend(run: Run, *, over: str) -> Iterator[str]:
+    """Tell where the time of each implementation bends from a latency to a rate, over the bytes in the field ``over``.
+
+    The latency is the time of the smallest size, the rate that of the largest; at the bend both take the same time.
+    """
+    name = over.rpartition(".")[2]
+    for label, lines in _series(run, over, "time_us").items():
+        first, last = lines[0], lines[-1]
+        gbps = _field(last, over) / (1e3 * float(last.time_us or 1))
+        size, alone = figure(1e-3 * float(first.time_us or 0) * gbps * 1e6, "byte", 3), figure(first.time_us, "us", 3)
+        rate = f"{figure(gbps, 'GB/s', 3)} at {as_typed(_field(last, over))}"
+        yield f"{label}: {alone} at {name}={as_typed(_field(first, over))}, {rate}; the curve bends at about {size}."
+
+
 def effect(run: Run, *, field: str, column: str = "time_us") -> Iterator[str]:
     """Tell ``column`` at each value of ``field``, and its ratio to that at the first value."""
     name = field.rpartition(".")[2]

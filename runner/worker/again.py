@@ -41,7 +41,7 @@ def main(request: Path) -> int:
     """Run the case of ``request``, write the result, and return the exit code."""
     options = json.loads(request.read_text(encoding="utf-8"))
     case = CaseRecord.from_record(options["case"])
-    if place := options["place"]:
+    if place := options.get("place"):
         path, rank, count = place
         ranks.join(path, rank, count, case.settings.device)
     job = Job(case, ProblemState(case), on_phase=lambda phase: None)

@@ -82,6 +82,13 @@ def test_ends_tells_where_an_implementation_is_out_of_memory_and_why(answer, mad
     ]
 
 
+def test_bend_tells_latency_rate_and_where_they_meet(answer, made):
+    times = {1024: 10.0, 2**20: 20.0, 2**30: 4000.0}
+    rows = [made.timed(made.case("all_reduce", "torch", {"bytes": size}), us) for size, us in times.items()]
+    (said,) = answer(rows, "bend", over="workload.bytes")
+    assert said == "all_reduce torch: 10 us at bytes=1024, 268 GB/s at 1073741824; the curve bends at about 2.56 MiB."
+
+
 def test_effect_compares_the_values_of_a_field(answer, made):
     rows = [made.timed(made.case("mlp", "torch", {"print_loss": on}), us) for on, us in ((False, 100.0), (True, 150.0))]
     (said,) = answer(rows, "effect", field="workload.print_loss")
@@ -186,6 +193,7 @@ ARGUMENTS = {
     "orders": {"columns": ("time_us", "host_us")},
     "passes": {"impl": "naive", "steps": ("sub",), "passes": (2,)},
     "ends": {"over": "workload.cols"},
+    "bend": {"over": "workload.cols"},
 }
 
 
