@@ -248,6 +248,28 @@ def cross_entropy() -> Iterator[Race]:
     yield from _passes("cross_entropy", "vocab", LOGITS)
 
 
+LAYERS = [(1, 4096, 14336), (1, 14336, 4096), (16, 8192, 8192), (64, 8192, 8192)]  # tokens, features in and out
+
+
+def linear_int8() -> Iterator[Race]:
+    """Yield a weight with a scale a row and with groups, for one token and for some, beside the weight in bfloat16."""
+    for group in (0, 128):
+        for m, k, n in [(1, 8192, 8192), *LAYERS]:
+            bars = [Bar("triton", ("unquantized",), 1.7)] if (m, k, n) == (1, 8192, 8192) else []
+            yield Race("linear_int8", {"m": m, "k": k, "n": n, "group": group, "dtype": "bfloat16"}, bars)
+
+
+CENTRES = [(16384, 1024, 64), (65536, 256, 64), (16384, 8192, 256)]  # points, centres, coordinates
+
+
+def nearest() -> Iterator[Race]:
+    """Yield centres of k-means and of codebooks."""
+    for dtype in ("float32", "bfloat16"):
+        for n, m, d in CENTRES:
+            bars = [Bar("triton", ("torch",), 4.0)] if (n, m, d) == CENTRES[0] else []
+            yield Race("nearest", {"n": n, "m": m, "d": d, "dtype": dtype}, bars)
+
+
 def _passes(op: str, name: str, sizes: Sequence[tuple[int, int]], share: float | None = None) -> Iterator[Race]:
     """Yield races of a group for each pass; ``share`` of the copy that the forward reaches."""
     for pass_ in ("fwd", "fwd_bwd"):
@@ -270,6 +292,8 @@ EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are t
     "adamw": ("races_adamw",),
     **dict.fromkeys(("layernorm", "rmsnorm"), ("races_norms",)),
     "cross_entropy": ("races_cross_entropy",),
+    "linear_int8": ("races_linear_int8",),
+    "nearest": ("races_nearest",),
 }
 OPS = {
     "gelu": gelu,
@@ -288,6 +312,8 @@ OPS = {
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
     "cross_entropy": cross_entropy,
+    "linear_int8": linear_int8,
+    "nearest": nearest,
 }
 MEAN_BARS = [
     MeanBar("bfloat16 large", "triton", "torch", mean=1.05, worst=0.97),

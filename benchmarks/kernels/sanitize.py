@@ -91,6 +91,17 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses an
         op: [{"rows": 7, "cols": cols, "pass": "fwd_bwd"} for cols in (127, 1001, 4096, 16384, 40000)]
         for op in ("layernorm", "rmsnorm")
     },
+    "linear_int8": [
+        {"m": m, "k": k, "n": n, "group": group}
+        for m, k, n, group in (
+            (1, 4096, 200, 0),
+            (3, 1001, 65, 0),
+            (20, 640, 130, 32),
+            (70, 300, 70, 128),
+            (2, 200, 33, 50),
+        )
+    ],
+    "nearest": [{"n": n, "m": m, "d": d} for n, m, d in ((300, 200, 64), (70, 1500, 40), (33, 65, 3), (130, 300, 200))],
     "cross_entropy": [{"rows": 7, "vocab": vocab, "pass": "fwd_bwd"} for vocab in (10, 1001, 4096, 50257)],
 }
 LITTLE = SIZES | {  # for initcheck, which reports 512 reads of a launch, and an error if there are more
@@ -105,7 +116,7 @@ IMPLS = {  # op → implementations with our kernels
     "matmul": ("triton", "cuda", "split"),
     "cdist": ("triton", "cuda"),
     **dict.fromkeys(("mlp", "transpose", "strided_copy", "adamw", "cumsum", "attention"), ("triton",)),
-    **dict.fromkeys(("layernorm", "rmsnorm", "cross_entropy"), ("triton",)),
+    **dict.fromkeys(("layernorm", "rmsnorm", "cross_entropy", "linear_int8", "nearest"), ("triton",)),
     "histogram": ("triton", "cuda"),
 }
 HAZARDS = re.compile(r"^========= RACECHECK SUMMARY: (\d+) hazard", re.MULTILINE)

@@ -18,6 +18,7 @@ LIBRARIES = [  # implementation, package, operation, inputs, options
     ("quack", "quack-kernels", "matmul", (X, X), {}),
     ("cudnn", "nvidia-cudnn-frontend", "matmul", (X, X), {}),
     ("fa4", "flash-attn-4", "attention", (X, X, X), {}),
+    ("torchao", "torchao", "linear_int8", (X, X.char(), X[:, :1]), {"group": 0}),
     ("numba", "numba-cuda", "add", (X, X), {}),
     ("numba", "numba-cuda", "square", (X,), {}),
     ("numba", "numba-cuda", "gelu", (X,), {"form": "erf"}),
@@ -33,5 +34,7 @@ def test_it_says_what_to_install_or_that_it_needs_a_gpu(impl, package, op, input
         with pytest.raises(Unsupported, match=rf"needs the package {package}: pip install -e '\.\[{impl}\]' in the"):
             implementation.load(op)
     else:
+        if impl == "torchao":
+            pytest.skip("torchao runs on a CPU too")
         with pytest.raises(Unsupported, match=r"need an NVIDIA GPU; .*device=c"):
             implementation.load(op)(*inputs, **options)

@@ -16,8 +16,8 @@ from runner.kernels import launch
 from runner.kernels.unsupported import Unsupported
 
 # Implementations that call kernels of other projects, and words of the reasons for which their tests are skipped.
-OTHERS = {"cudnn": "", "fa4": "", "liger": "", "quack": "", "numba": "NumPy"}
-ANYWHERE = ("online", "math", "flash")  # of attention
+OTHERS = {"cudnn": "", "fa4": "", "liger": "", "quack": "", "torchao": "", "numba": "NumPy"}
+ANYWHERE = ("online", "math", "flash", "unquantized", "identity")  # in operations of torch
 HERE = Path(__file__).parent
 
 # Before Triton 3.4 there are no kernels that multiply, and what compiles for a GPU elsewhere was called otherwise.

@@ -94,6 +94,12 @@ POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op tak
     "matmul": [
         {"size": 1, "m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (33, 65, 127), (128, 128, 128), (7, 5, 4001))
     ],
+    # per row | a part of a sum for each program | groups in a tile, of a part of it, and of no power of 2
+    "linear_int8": [
+        {"m": m, "n": n, "k": k, "group": group}
+        for m, n, k, group in ((1, 1, 1, 0), (3, 65, 1001, 0), (17, 33, 300, 32), (2, 9, 300, 128), (5, 33, 200, 50))
+    ],
+    "nearest": [{"n": n, "m": m, "d": d} for n, m, d in ((1, 1, 1), (33, 65, 3), (70, 200, 64), (20, 25, 127))],
     "cdist": [{"n": n, "m": m, "d": d, "p": 2} for n, m, d in ((1, 1, 1), (33, 65, 3), (20, 25, 127), (64, 64, 512))],
     **dict.fromkeys(("layernorm", "rmsnorm"), NORMALIZED),
     "cross_entropy": LOGITS,
@@ -135,6 +141,8 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {  # workloads with a field ``layo
     "softmax": [{"rows": 5, "cols": 66, "pass_": pass_} for pass_ in ("fwd", "bwd")],
     **{op: [{"rows": 5, "cols": 66, "pass_": "fwd_bwd"}] for op in ("layernorm", "rmsnorm")},
     "cross_entropy": [{"rows": 5, "vocab": 66, "pass_": "fwd_bwd"}],
+    "linear_int8": [{"m": 5, "n": 18, "k": 66, "group": 32}],
+    "nearest": [{"n": 5, "m": 9, "d": 66}],
 }
 
 
@@ -211,6 +219,8 @@ def strides(layout: str, *shape: int) -> tuple[int, ...]:
         "gelu",
         "histogram",
         "layernorm",
+        "linear_int8",
+        "nearest",
         "reduce_sum",
         "rmsnorm",
         "softmax",
