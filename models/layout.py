@@ -24,12 +24,12 @@ class WithLayout(Workload):
         return tuple(laid_out(tensor, self.layout) for tensor in super().draw_inputs(device, seed))
 
 
-def laid_out(tensor: Tensor, layout: Layout) -> Tensor:
+def laid_out(tensor: Tensor, layout: Layout | Literal["channels_last"]) -> Tensor:
     """Return ``tensor`` with the same numbers in another layout.
 
-    contiguous: as it is; transposed: the last two dimensions are stored in the other order; strided: at every second
-    number of the storage; offset: from the second number of the storage on. Tensors that are not floating, without
-    numbers, without dimensions, and for ``transposed`` with one dimension, stay as they are.
+    contiguous: as it is; transposed: the last two dimensions are stored in the other order; channels_last: the second
+    of four dimensions is stored last; strided: at every second number of the storage; offset: from the second number of
+    the storage on. Tensors that are not floating, without numbers, or without these dimensions stay as they are.
     """
     import torch
 
@@ -37,6 +37,8 @@ def laid_out(tensor: Tensor, layout: Layout) -> Tensor:
         return tensor
     if layout == "transposed":
         return tensor.transpose(-1, -2).contiguous().transpose(-1, -2) if tensor.dim() > 1 else tensor
+    if layout == "channels_last":
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
     strides = torch.empty_like(tensor, device="meta").stride()  # its own, if it has no gaps
     if layout == "strided":
         block = torch.empty(2 * tensor.numel(), dtype=tensor.dtype, device=tensor.device)

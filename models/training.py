@@ -166,8 +166,11 @@ def train(
     second: float = 0.0,
     loss_of: Loss = Tensor.mean,
     on_loss: OnLoss | None = None,
+    load: Callable[[int], object] | None = None,
 ) -> Call:
     """Return a call of ``steps`` times forward, ``loss_of(y).backward()`` and an update of the parameters in place.
+
+    ``load`` is called with the number of each step, before its forward.
 
     The update is p -= lr * gradient (SGD), or a step of ``adamw``, a function as that workload takes, after ``before``
     others. Its moments, at least as wide as float32, are 0 and ``second`` when the call begins. The outputs are the
@@ -191,18 +194,21 @@ def train(
 
     def step(index: int) -> None:
         with span(f"step_{index}"):
+            if load:
+                with span("load"):
+                    load(index)
             _, loss = _step(forward, loss_of)
             with span("optimizer_step"), torch.no_grad():
                 update(index)
             if on_loss:
                 on_loss(loss)
+            with span("zero_grad"):
+                between()
 
     def run() -> Outputs:
         clear()
-        for index in range(steps - 1):
+        for index in range(steps):
             step(index)
-            between()
-        step(steps - 1)
         return tuple(param.detach() for param in params)
 
     def reset() -> None:

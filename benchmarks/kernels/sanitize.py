@@ -79,6 +79,14 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses an
         {"batch": 1, "heads": 2, "kv_heads": 1, "length": n, "kv_length": m, "d": d, "causal": True, "pass": "fwd_bwd"}
         for n, m, d in ((130, 130, 64), (33, 140, 40), (70, 70, 17))
     ],
+    "conv2d": [
+        {"channels": 6, "height": 13, "filters": 70, "groups": groups, "stride": stride, "layout": layout}
+        for groups, stride, layout in ((1, 1, "contiguous"), (2, 2, "channels_last"))
+    ],
+    "conv_bn_relu_pool": [
+        {"channels": channels, "height": 13, "filters": 70, "layout": layout}
+        for channels, layout in ((3, "contiguous"), (32, "channels_last"))
+    ],
     "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((256, 320), (100, 333))],
     "cumsum": [{"rows": 7, "cols": cols} for cols in (64, 1001, 40000)],
     "strided_copy": [{"elements": elements, "stride": stride} for elements, stride in ((4096, 1), (1001, 3))],
@@ -118,6 +126,8 @@ IMPLS = {  # op → implementations with our kernels
     **dict.fromkeys(("mlp", "transpose", "strided_copy", "adamw", "cumsum", "attention"), ("triton",)),
     **dict.fromkeys(("layernorm", "rmsnorm", "cross_entropy", "linear_int8", "nearest"), ("triton",)),
     "histogram": ("triton", "cuda"),
+    "conv2d": ("cuda",),
+    "conv_bn_relu_pool": ("triton",),
 }
 HAZARDS = re.compile(r"^========= RACECHECK SUMMARY: (\d+) hazard", re.MULTILINE)
 PLACE = re.compile(r"^=+ +(at (?!0x)\S.*|.* on access by \w+ source)$", re.MULTILINE)

@@ -36,7 +36,7 @@ class CudaGraph(Wrapper):
         if device == "cpu":
             raise Unsupported("a CUDA graph needs an NVIDIA GPU; run with device=cuda on a machine that has one")
         inner = self.inner.wrap_call(call, device)
-        return replace(inner, run=Captured(inner))
+        return replace(inner, run=Captured(inner), captured=True)
 
 
 class Captured:

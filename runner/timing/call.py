@@ -62,6 +62,7 @@ class Call:
     judge_anew: Callable[[Sequence[object]], str] | None = None  # the same for the values that the inputs hold now
     reads_inputs: bool = True  # at each call; a backward alone starts from a forward that has read them
     columns: Mapping[str, Scalar] = field(default_factory=dict)  # of its row, known before the first ``run``
+    captured: bool = False  # ``run`` replays a CUDA graph, and while another one is captured, adds its kernels to that
     inputs: tuple[Tensor, ...] = ()  # tensors that ``run`` reads and that may be moved in memory while it is timed
 
     def restore(self) -> None:

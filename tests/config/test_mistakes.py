@@ -125,8 +125,8 @@ MISTAKES = {
     "a folder of a sweep as Hydra has it": (["hydra.sweep.dir=here", "-m"], "hydra.sweep.dir: not used here; "),
     "a name as Hydra has it": (["hydra.job.name=mine"], "hydra.job.name: not used here; output_dir= and name= give "),
     "a field of another workload": (
-        ["workload.steps=3"],
-        "workload.steps: workload=gelu has no such field; mlp has: workload=mlp",
+        ["workload.print_loss=true"],
+        "workload.print_loss: workload=gelu has no such field; mlp has: workload=mlp",
     ),
     "a field of several other workloads": (
         ["workload=mlp", "workload.rows=3"],
@@ -134,8 +134,8 @@ MISTAKES = {
         f"workload={ROWS[0]} or workload={ROWS[1]}",
     ),
     "a field of a workload that is not of the sweep": (
-        ["workload=gelu,softmax", "workload.steps=3", "-m"],
-        "workload.steps: workload=softmax has no such field; mlp has: workload=mlp",
+        ["workload=gelu,softmax", "workload.print_loss=true", "-m"],
+        "workload.print_loss: workload=softmax has no such field; mlp has: workload=mlp",
     ),
     "the path of a function without impl=file": (
         ["impl.path=x.py:f"],
@@ -183,8 +183,8 @@ MISTAKES = {
         "measure.benchmark.set: no such field; did you mean measure.ncu.set, of measure=ncu?",
     ),
     "a field of another workload without its group": (
-        ["steps=3"],
-        "steps: no such field; did you mean workload.steps, of workload=mlp?",
+        ["print_loss=true"],
+        "print_loss: no such field; did you mean workload.print_loss, of workload=mlp?",
     ),
     "a field of the run under a group": (["workload.seed=3"], "workload.seed: no such field; did you mean seed?"),
     "a word that is as far from axes as layers is": (
@@ -423,8 +423,10 @@ def test_a_yaml_that_cannot_be_read_is_in_nobodys_way(value, monkeypatch, tmp_pa
     monkeypatch.setattr(sys, "argv", ["runner"])
     (tmp_path / "workload").mkdir()
     (tmp_path / "workload" / "mine.yaml").write_text(f"rows: {value}\n", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"^workload.steps: workload=gelu has no such field; mlp has: workload=mlp$"):
-        config.plan(["--config-dir", str(tmp_path), "workload.steps=3"])  # reads the fields of all files
+    with pytest.raises(
+        BadInput, match=r"^workload.print_loss: workload=gelu has no such field; mlp has: workload=mlp$"
+    ):
+        config.plan(["--config-dir", str(tmp_path), "workload.print_loss=true"])  # reads the fields of all files
 
 
 @pytest.mark.parametrize("measure", ["ncu", "inspect"])

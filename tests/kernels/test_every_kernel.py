@@ -41,6 +41,28 @@ LOGITS = [  # 1 | several rows a block | one step, and edges | several steps
     for pass_ in ("fwd_bwd", "fwd", "bwd")
     for rows, vocab in ((5, 1), (70, 127), (3, 2049), (2, 20_000))[: 4 if pass_ == "fwd_bwd" else 2]
 ]
+CONVOLVED = ("batch", "channels", "height", "width", "filters", "kernel", "padding")
+# One number | grouped, strided and dilated | pixels that no filter reads, and results of padding alone
+CONVOLUTIONS: dict[str, list[dict[str, object]]] = {  # Triton has none of these
+    "conv2d": [
+        dict(zip((*CONVOLVED, "stride", "dilation", "groups", "pass_"), sizes, strict=True))
+        for sizes in (
+            (1, 1, 1, 1, 1, 1, 0, 1, 1, 1, "fwd_bwd"),
+            (2, 6, 11, 8, 10, 3, 1, 2, 2, 2, "fwd_bwd"),
+            (2, 19, 9, 34, 70, 2, 3, 1, 1, 1, "fwd"),
+        )
+    ],
+    "cnn_step": [{"batch": 5, "size": 9, "filters": 3, "hidden": 7, "steps": 2, "batches": 2}],
+}
+BLOCKS = [  # windows of 4 and of 9 numbers, with rows left over | every number is its own window | statistics
+    dict(zip((*CONVOLVED, "pool", "mode", "pass_"), sizes, strict=True))
+    for sizes in (
+        (2, 5, 11, 8, 19, 3, 1, 2, "inference", "fwd"),
+        (1, 3, 9, 10, 3, 2, 0, 3, "inference", "fwd"),
+        (2, 20, 4, 5, 2, 1, 2, 1, "inference", "fwd"),
+        (3, 3, 7, 6, 4, 3, 1, 2, "training", "fwd_bwd"),
+    )
+]
 MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 1, "zero_grad": "every_step", "lr": 0.1}
 POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op take another way; else ``points`` chooses
     **dict.fromkeys(("argmax", "norm", "reduce_max", "reduce_sum"), REDUCED),
@@ -90,6 +112,7 @@ POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op tak
         {"layers": 2, "dim": dim, "kv": 3, "hidden": 2 * dim, "vocab": 50, "step": step, "moments": moments}
         for dim, step, moments in ((1, 1, "same"), (33, 10, "float32"))
     ],
+    **CONVOLUTIONS,
     "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((1, 1), (1, 300), (130, 67), (128, 256))],
     "matmul": [
         {"size": 1, "m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (33, 65, 127), (128, 128, 128), (7, 5, 4001))
@@ -103,6 +126,7 @@ POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op tak
     "cdist": [{"n": n, "m": m, "d": d, "p": 2} for n, m, d in ((1, 1, 1), (33, 65, 3), (20, 25, 127), (64, 64, 512))],
     **dict.fromkeys(("layernorm", "rmsnorm"), NORMALIZED),
     "cross_entropy": LOGITS,
+    "conv_bn_relu_pool": BLOCKS,
     "mlp": [
         {"activation": activation, "pass_": pass_, **MLP, "steps": steps}
         for activation in ("gelu", "relu")
@@ -148,7 +172,7 @@ LAYOUTS: dict[str, list[dict[str, object]]] = {  # workloads with a field ``layo
 
 def test_every_workload_has_a_naive_kernel_and_those_of_the_project_torch_and_triton():
     assert {(op, "naive") for op in OPS if op not in OF_RANKS} <= set(FOUND)
-    assert {(op, impl) for op in POINTS for impl in ("torch", "triton")} <= set(FOUND)
+    assert {(op, "torch") for op in POINTS} | {(op, "triton") for op in {*POINTS} - {*CONVOLUTIONS}} <= set(FOUND)
 
 
 @pytest.mark.parametrize(("op", "impl", "dtype"), [(*file, dtype) for file in FOUND for dtype in dtypes(file[0])])

@@ -175,4 +175,4 @@ def test_sectors_per_request_are_those_of_the_longest_kernel():
     columns = NcuProfile(kernels, (), "", {}).columns()
     assert columns["load_sectors"] == 31.5
     assert "store_sectors" not in columns
-    assert report.launch_figures({report.SECTORS["store_sectors"]: 4.0})["store_sectors"] == 4.0
+    assert report.launch_figures({report.RATIOS["store_sectors"]: 4.0})["store_sectors"] == 4.0

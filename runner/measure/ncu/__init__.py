@@ -42,6 +42,7 @@ COLUMNS: dict[str, Column] = {
     "registers": Column("", "registers per thread"),
     "waves": Column("", "blocks over the number of blocks that the GPU can run at once"),
     "tail_pct": Column("%", "share of the block slots of all waves that the last wave leaves empty", "lower"),
+    "active_threads": Column("", "threads of a warp that execute an instruction; 32 without divergence", "higher"),
     "load_sectors": Column(
         "", "sectors of 32 bytes per request of a warp to load; 4 for 32 numbers of 4 bytes in a row", "lower"
     ),
@@ -61,6 +62,7 @@ SIDE_BY_SIDE = (
     ComparedQuantity("instructions", "instructions", "call"),
     ComparedQuantity("SM throughput", "sm_pct"),
     ComparedQuantity("GPU memory throughput", "dram_pct"),
+    ComparedQuantity("active threads of a warp", "active_threads"),
     ComparedQuantity("sectors per load", "load_sectors"),
     ComparedQuantity("sectors per store", "store_sectors"),
     ComparedQuantity("occupancy", "occupancy_pct"),

@@ -38,7 +38,8 @@ COUNTS = {
     "shared_bytes": "launch__shared_mem_per_block",
     "instructions": "smsp__inst_executed.sum",  # of warps
 }
-SECTORS = {  # of 32 bytes, per request of a warp to global memory; those of a bulk copy (TMA) are not among them
+RATIOS = {  # sectors of 32 bytes are per request of a warp to global memory, without those of bulk copies (TMA)
+    "active_threads": "smsp__thread_inst_executed_per_inst_executed.ratio",
     "load_sectors": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     "store_sectors": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
     "load_used_pct": "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
@@ -51,7 +52,7 @@ LIMITS = {  # resource → blocks that fit on a multiprocessor by that resource
     "blocks": "launch__occupancy_limit_blocks",
     "barriers": "launch__occupancy_limit_barriers",
 }
-METRICS = (TIME, READ, WRITTEN, WAVES, BLOCKS, SMS, CLOCK, *SHARES.values(), *SECTORS.values(), *COUNTS.values())
+METRICS = (TIME, READ, WRITTEN, WAVES, BLOCKS, SMS, CLOCK, *SHARES.values(), *RATIOS.values(), *COUNTS.values())
 
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 SCALES = {f"{prefix}{unit}": scale for prefix, scale in PREFIXES.items() for unit in ("s", "second", "byte", "hz")}
@@ -107,7 +108,7 @@ def launch_figures(figures: Mapping[str, float]) -> Launch:
     moved = [figures[name] for name in (READ, WRITTEN) if name in figures]
     return {
         "gpu_us": figures.get(TIME, 0.0) * 1e6,
-        **{column: figures.get(metric) for column, metric in (SHARES | SECTORS).items()},
+        **{column: figures.get(metric) for column, metric in (SHARES | RATIOS).items()},
         "dram_bytes": round(sum(moved)) if len(moved) == 2 else None,
         "occupancy_limiter": "warps" if "warps" in limiting else " and ".join(limiting),  # "warps": full occupancy
         **{column: round(figures[metric]) if metric in figures else None for column, metric in COUNTS.items()},
@@ -189,7 +190,7 @@ class NcuProfile:
             "ncu_kernels": len(self.kernels),
             "ncu_kernel": longest["kernel"],
             **{name: self._weighted(name) for name in ("sm_pct", "dram_pct", "occupancy_pct")},
-            **{name: longest[name] for name in ("registers", "waves", "tail_pct", *SECTORS)},
+            **{name: longest[name] for name in ("registers", "waves", "tail_pct", *RATIOS)},
             "occupancy_limiter": longest["occupancy_limiter"] or None,
             "ncu_clock_mhz": self._weighted("clock_mhz"),
             "ncu_hint": self.hint or None,

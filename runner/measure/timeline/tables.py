@@ -30,7 +30,8 @@ LEAST_PCT = 0.1  # of the time, for a line of the summary
 WHAT = "kernels, copies and fills of a call"
 # Prefixes in the name of a C++ kernel.
 NOISE = ("void ", "at::native::", "at::detail::", "(anonymous namespace)::", "<unnamed>::", "std::")
-PHASES, OTHERS = ("forward", "backward", "optimizer_step"), ("norms", "attention", "projections", "mlp", "loss")
+PHASES = ("load", "forward", "backward", "optimizer_step", "zero_grad")
+OTHERS = ("norms", "attention", "projections", "mlp", "loss")
 PARTS = {  # column → description
     f"profile_{part}_us": Column("us", f"time of kernels in {part}{more}; on a CPU of operations")
     for part, more in ({**dict.fromkeys(PHASES, ""), **dict.fromkeys(OTHERS, " and in its backward")}).items()

@@ -1,0 +1,37 @@
+"""``measure=parts``: each part of a step has its time, and all together have the time of the step."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from runner.kernels.spans import span
+from runner.measure import CannotMeasure, MeasureContext
+from runner.measure.parts import Parts
+from runner.timing.call import Call
+
+SECONDS = {"load": 0.001, "forward": 0.002, "backward": 0.004, "optimizer_step": 0.001}
+
+
+def steps(parts):
+    for index in range(2):
+        with span(f"step_{index}"):
+            for name, seconds in parts.items():
+                with span(name), span("layer_0"):
+                    time.sleep(seconds)
+
+
+def test_parts_add_up_to_the_step():
+    figures = Parts(calls=3).measure(Call(lambda: steps(SECONDS)), MeasureContext("cpu"))
+    assert list(figures) == [*(f"{name}_us" for name in SECONDS), "step_us", "parts_pct"]
+    assert all(figures[f"{name}_us"] >= 1e6 * seconds for name, seconds in SECONDS.items())
+    assert figures["step_us"] >= 8000
+    assert sum(figures[f"{name}_us"] for name in SECONDS) >= 8000
+    assert figures["parts_pct"] > 0
+
+
+def test_a_call_without_parts_is_not_measured():
+    for parts in ({}, {"another": 0.0}):
+        with pytest.raises(CannotMeasure, match="no parts: take a workload that trains"):
+            Parts(calls=1).measure(Call(lambda parts=parts: steps(parts)), MeasureContext("cpu"))
