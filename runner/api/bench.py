@@ -58,6 +58,7 @@ def bench(
     flops: int | Callable[[Any], int] | None = None,
     bytes: int | Callable[[Any], int] | None = None,
     measure_peak: bool = False,
+    ranks: bool = False,
     baseline: str | None = None,
     device: str | torch.device | None = None,
     **unknown: Any,
@@ -86,6 +87,7 @@ def bench(
         flops: floating-point operations of a call, for FLOP/s and the share of this GPU's measured peak.
         bytes: bytes that a call must move, for B/s and that share. Both may be functions of the size.
         measure_peak: measure the peak of this GPU, in two seconds, if it is not in the cache yet.
+        ranks: all ranks of torch.distributed, on one machine, call this together: a time is that of the slowest rank.
         baseline: the function that others are compared with: by default "torch", or else the first correct one.
         device: "cpu" or "cuda", if the tensors do not say where ``f`` computes.
         **unknown: any other argument, which is refused.
@@ -97,7 +99,7 @@ def bench(
         Exception: what ``f``, ``check`` or ``make`` raises, as it is.
         TypeError: ``make`` and ``sizes`` are not given together, or beside ``args``; or an argument is unknown.
         ValueError: another argument is out of its allowed values.
-        RuntimeError: a CUDA graph is being captured.
+        RuntimeError: a CUDA graph is being captured; or with ``ranks``, torch.distributed has no group here.
 
     """
     several = isinstance(f, Mapping)
@@ -121,6 +123,7 @@ def bench(
         rtol,
         tolerance,
         measure_peak=measure_peak,
+        ranks=ranks,
         gpu_s=GPU_S if max_s is None else None,
         goes_on=sizes is not None,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from ..timing.call import Batches, Call, Work
 from ..timing.correctness import Outputs
 from ..timing.nested import tensors
 from ..timing.peak_memory import peak_bytes_of_program
+from ..timing.ranks import of_program
 from ..timing.settings import default_settings
 from ..timing.timer import Timer
 from ..timing.verdict import UNTRUE
@@ -57,6 +58,7 @@ class Options:
     flops: int | None = None
     bytes_min: int | None = None
     measure_peak: bool = False
+    ranks: bool = False  # all ranks of torch.distributed measure together
     gpu_s: float | None = GPU_S  # for the samples of one function on a GPU; None: ``settings.max_s``
     goes_on: bool = False  # a function that raises costs its own row alone
 
@@ -92,7 +94,7 @@ def measure(
     """
     name, measured, batches = "", list[Measured](), list[Batches]()
     try:
-        with preserved_state():
+        with preserved_state(), of_program() if options.ranks else nullcontext():
             device = options.device or device_of(functions, args)
             with on(device):
                 name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"

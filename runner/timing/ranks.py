@@ -11,7 +11,8 @@ import json
 import os
 import socket
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,11 @@ class Ranks:
 class SharedRanks(Ranks):
     """A process that runs its cases with others."""
 
-    def __init__(self, path: str, rank: int, count: int) -> None:
+    def __init__(self, path: str, rank: int, count: int, *, aligned: bool = False) -> None:
+        """Meet the others at ``path``. ``aligned``: they have GPUs, which can wait for each other."""
         self.rank, self.count = rank, count
         self._exchange = Exchange(path, rank, count)
-        self._flag: torch.Tensor | None = None
+        self._flag = torch.zeros(1, dtype=torch.int32, device="cuda") if aligned else None
 
     def gather(self, value: Any, what: str = "value") -> list[Any]:
         """See Ranks."""
@@ -104,7 +106,10 @@ def join(path: str, rank: int, count: int, device: str) -> None:
     It waits for the other ranks, and removes the file at ``path``, the meeting place.
     """
     global current
-    ranks = SharedRanks(path, rank, count)
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(rank)
+    ranks = SharedRanks(path, rank, count, aligned=on_gpu)
     ranks.meet()
     Path(path).unlink(missing_ok=True)
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
@@ -116,16 +121,37 @@ def join(path: str, rank: int, count: int, device: str) -> None:
     store = store or dist.TCPStore(HERE, port, is_master=False)
     values = (rank, count, rank, count, HERE, port)
     os.environ |= {name: str(value) for name, value in zip(VARIABLES, values, strict=True)}
-    if device != "cpu" and torch.cuda.is_available():
-        torch.cuda.set_device(rank)
+    if on_gpu:
         own = torch.device("cuda", rank)
         dist.init_process_group("nccl", store=store, rank=rank, world_size=count, device_id=own)
-        ranks._flag = torch.zeros(1, dtype=torch.int32, device=own)
-        ranks.align()
+        ranks.align()  # NCCL connects the ranks
     else:
         _share_cores(rank, count)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
     current = ranks
+
+
+@contextmanager
+def of_program() -> Iterator[None]:
+    """Be a rank of the program's default group of torch.distributed. All of its ranks enter this together.
+
+    Raises RuntimeError if there is no group, or if it reaches over several machines.
+    """
+    global current
+    if not dist.is_initialized():
+        raise RuntimeError("torch.distributed has no group here: start the program by torchrun, or give ranks=False")
+    rank, count = dist.get_rank(), dist.get_world_size()
+    if int(os.environ.get("LOCAL_WORLD_SIZE", count)) != count:
+        raise RuntimeError("ranks of several machines cannot be timed together: start all of them on one machine")
+    path = [meeting_place(count) if rank == 0 else ""]
+    dist.broadcast_object_list(path)
+    before, current = current, SharedRanks(path[0], rank, count, aligned=dist.get_backend() == "nccl")
+    try:
+        current.meet()
+        Path(path[0]).unlink(missing_ok=True)
+        yield
+    finally:
+        current = before
 
 
 def another_place() -> tuple[str, int, int] | None:

@@ -65,7 +65,9 @@ def of_ranks(op, impl, ranks=2, dtype="float32"):
     fields |= {"ranks": ranks, "dtype": dtype, "bytes": 12 * 2**10}
     choice = Choice("file", {"path": impl}) if ":" in impl else Choice(impl, {"rev": None})
     choice = Choice("torch", {}) if impl == "torch" else choice
-    return CaseRecord(Choice(op, fields), choice, (Choice("benchmark", BENCHMARK),), Settings("cpu", 0))
+    return CaseRecord(
+        Choice(op, fields), choice, (Choice("benchmark", BENCHMARK | {"max_s": 0.2}),), Settings("cpu", 0)
+    )
 
 
 @pytest.fixture

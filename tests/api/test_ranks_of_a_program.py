@@ -1,0 +1,55 @@
+"""``bench`` in a program of several ranks, as torchrun starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from runner import bench
+from runner.device import processes
+
+PROGRAM = """
+import sys
+import torch
+import torch.distributed as dist
+from runner import bench
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+torch.set_num_threads(1)
+
+def summed(x):
+    y = x.clone()
+    dist.all_reduce(y)
+    return y
+
+def wrong(x):
+    return summed(x) + (rank == 1)
+
+functions = {"summed": summed, "again": lambda x: summed(x), "wrong": wrong}
+compared = bench(functions, torch.ones(100), check=summed, atol=0, rtol=0, ranks=True, max_s=0.05)
+print([line.timing.us for line in compared][:2], compared["wrong"].timing.reason)
+"""
+
+
+def test_all_ranks_get_the_same_times_and_know_what_is_wrong_on_one(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    environment = {**processes.environment(), "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+    running = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for rank in range(2)
+    ]
+    first, second = [process.communicate(timeout=100)[0] for process in running]
+    assert first == second
+    assert "] rank 1: " in first
+
+
+def test_without_a_group_it_says_what_to_do():
+    with pytest.raises(RuntimeError, match="torch.distributed has no group here: start the program by torchrun"):
+        bench(len, [1], ranks=True)
