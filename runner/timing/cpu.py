@@ -19,7 +19,7 @@ from ..records.case import Scalar
 from . import clock as time
 from . import ranks
 from .call import Batches, Call
-from .instrument import ALONE, Instrument
+from .instrument import Instrument
 from .outputs import tensors
 from .peak_memory import peak_bytes
 from .procedure import Taken, paired_rounds, race, take
@@ -78,7 +78,7 @@ def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Timing
 
 
 def _counter(call: Call) -> PerfCounter:
-    counter = PerfCounter(call.run, call.reset, group=ranks.current)
+    counter = PerfCounter(call.run, call.reset)
     counter.checks = SpotChecks(call.judge)
     return counter
 
@@ -134,12 +134,11 @@ class PerfCounter(Instrument):
         run: Callable[[], object],
         reset: Callable[[], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
-        group: ranks.Ranks = ALONE,
     ) -> None:
-        super().__init__(run, reset or (lambda: None), group)
+        super().__init__(run, reset or (lambda: None), ranks.current)
         self._clock = clock
         self.calls_per_sample = 1
-        self._overhead_ns = int(group.agreed(min(self._empty_ns() for _ in range(OFTEN))))
+        self._overhead_ns = int(self.ranks.agreed(min(self._empty_ns() for _ in range(OFTEN))))
         self.early_us: list[float] = []
         if reset is None:
             self._choose_calls()
