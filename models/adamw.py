@@ -53,8 +53,8 @@ class AdamW(Workload):
         """Return all p, all g, all m, then all v, which are squares.
 
         The standard deviation of p is 0.02, as models begin; those of g, m and v^(1/2) are 1, so that most updates are
-        near the learning rate. Every eighth number of g, m and v^(1/2) is so small that ``eps`` counts. Float16 has no such
-        numbers: there v^(1/2) is at least 2^-8, since a step in float16 divides by 0 where v rounds to 0.
+        near the learning rate. Every eighth number of g, m and v^(1/2) is so small that ``eps`` counts. Float16 has no
+        such numbers: there v^(1/2) is at least 2^-8, since a step in float16 divides by 0 where v rounds to 0.
         """
         import torch
 

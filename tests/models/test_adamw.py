@@ -51,7 +51,7 @@ def test_another_step_is_wrong(make, error, dtype, wrong):
 
 
 def test_no_second_moment_of_float16_is_0(make):
-    workload, inputs = make("adamw", dtype="float16", **(FIELDS | {"vocab": 20_000}))
+    _, inputs = make("adamw", dtype="float16", **(FIELDS | {"vocab": 20_000}))
     assert all(v.min() > 0 for v in inputs[3 * len(inputs) // 4 :]), "a step in float16 divides by its root"
 
 
