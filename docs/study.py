@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -19,10 +20,11 @@ from runner.findings.past import read_runs  # noqa: E402
 from runner.findings.run import Run  # noqa: E402
 from runner.records.bad_input import BadInput  # noqa: E402
 from runner.report.case_table import case_table  # noqa: E402
-from runner.report.charts import Chart, charts  # noqa: E402
+from runner.report.charts import charts  # noqa: E402
 from runner.report.images import convert  # noqa: E402
 from runner.report.table import escaped, markdown_of  # noqa: E402
 
+OF_ALL = ("$schema", "background", "padding", "config")  # of a spec, beside its views
 MARK = "<!-- What follows is written by docs/study.py from a run. -->"
 
 
@@ -39,12 +41,22 @@ def measured(run: Run, image: str) -> str:
     return "\n\n".join([*parts, markdown_of(case_table(run, run.lines)).strip()]) + "\n"
 
 
-def chart(run: Run) -> Chart | None:
-    """Return the chart of the study: roofline or memory if its analyses ask for it, else the times; of most points."""
+def image_of(run: Run) -> dict[str, Any] | None:
+    """Return the spec of the study's chart, or of two side by side with one scale if both have the most points.
+
+    It is a roofline or memory if the analyses ask for that, else the times. None: nothing to draw.
+    """
     asked = {one.name: one.fields.get("column") for one in reversed(run.conclusion)}  # the first of a name counts
     kind = "roofline" if "roofline" in asked else "memory" if "peak_mem_bytes" in asked.values() else "time"
     drawn = [one for one in charts([run]) if one.kind == kind]
-    return max(drawn, key=lambda one: len(one.data), default=None)
+    most = max((len(one.data) for one in drawn), default=0)
+    first, *others = [one.whole() for one in drawn if len(one.data) == most][:2] or [None]
+    if not others:
+        return first
+    whole = {name: first.pop(name) for name in OF_ALL if name in first}
+    second = {name: value for name, value in others[0].items() if name not in OF_ALL}
+    second["data"] = {"values": second["data"]["values"]}  # the name belongs to the first
+    return whole | {"hconcat": [first, second], "resolve": {"scale": {"y": "shared"}}}
 
 
 def write(run: Run, docs: Path) -> Path:
@@ -52,9 +64,9 @@ def write(run: Run, docs: Path) -> Path:
     page, image = docs / "studies" / f"{run.title}.md", docs / "images" / f"study-{run.title}.svg"
     if not page.is_file():
         raise BadInput(f"{run.folder}: {run.title} has no page {page}; write it first")
-    if drawn := chart(run):
+    if drawn := image_of(run):
         image.parent.mkdir(exist_ok=True)
-        image.write_text(convert().vegalite_to_svg(drawn.whole()), encoding="utf-8")
+        image.write_text(convert().vegalite_to_svg(drawn), encoding="utf-8")
     text = measured(run, f"../images/{image.name}" if drawn else "")
     page.write_text(f"{page.read_text(encoding='utf-8').partition(MARK)[0]}{MARK}\n\n{text}", encoding="utf-8")
     return page

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from .unsupported import Unsupported, require_cuda
 
+ONE_SHOT_BYTES = 2**18  # up to here each rank reads all of the others' tensors; beyond, its part, and then the sums
+TYPES = (torch.float32, torch.bfloat16)
+
 
 @cache
 def _buffer(numel: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Any]:
@@ -23,24 +26,48 @@ def _buffer(numel: int, dtype: torch.dtype, device: torch.device) -> tuple[Tenso
     return buffer, symmetric.rendezvous(buffer, dist.group.WORLD)
 
 
-def shared_copy(x: Tensor) -> tuple[Tensor, Any]:
-    """Copy ``x`` into a buffer that all ranks can read. Return the buffer, flat, and its handle.
+def shared(numel: int, like: Tensor) -> tuple[Tensor, Any]:
+    """Return a buffer of ``numel`` numbers that all ranks can read, and its handle; the same at each call.
 
-    All ranks call this with tensors of the same size and dtype. The first call allocates, and must not be captured.
+    All ranks call this with the same size, and a dtype and device ``like`` those of a tensor. The first call allocates,
+    and must not be captured.
 
     Raises:
-        Unsupported: ``x`` is not on a GPU, or the GPUs cannot read each other's memory.
+        Unsupported: ``like`` is not on a GPU, or the GPUs cannot read each other's memory.
 
     """
-    require_cuda(x, "symmetric memory")
+    require_cuda(like, "symmetric memory")
     try:
-        buffer, handle = _buffer(x.numel(), x.dtype, x.device)
+        return _buffer(numel, like.dtype, like.device)
     except RuntimeError as error:
         raise Unsupported(f"symmetric memory: {str(error).splitlines()[0]}") from error
+
+
+def shared_copy(x: Tensor) -> tuple[Tensor, Any]:
+    """Copy ``x`` into a buffer of ``shared``. Return the buffer, flat, and its handle."""
+    buffer, handle = shared(x.numel(), x)
     handle.barrier()  # no rank reads what the previous call has left there
     buffer.copy_(x.view(-1))
     handle.barrier()
     return buffer, handle
+
+
+def summed(buffer: Tensor) -> Tensor:
+    """Return the sum over ranks of a buffer of ``shared``, which may be overwritten.
+
+    Raises:
+        Unsupported: the dtype is neither float32 nor bfloat16.
+
+    """
+    if buffer.dtype not in TYPES:
+        raise Unsupported(f"torch's symmetric memory adds float32 and bfloat16, not {buffer.dtype}")
+    group = dist.group.WORLD.group_name
+    total: Tensor
+    if buffer.nbytes <= ONE_SHOT_BYTES:
+        total = torch.ops.symm_mem.one_shot_all_reduce(buffer, "sum", group)
+    else:
+        total = torch.ops.symm_mem.two_shot_all_reduce_(buffer, "sum", group).clone()
+    return total
 
 
 def peer(handle: Any, rank: int, like: Tensor) -> Tensor:

@@ -74,10 +74,17 @@ class Attention(WithPasses):
         all scores at once, ten times in float64, so it could not judge the long sequences for which fused kernels are
         made. This one is ``DEVIATIONS`` standard deviations of propagated roundings; see ``attention_errors``.
         """
+        import torch
+
+        last = torch.arange(self.kv_length - self.length, self.kv_length, device=inputs[0].device)
+        return self.expected_of(*inputs, last=last if self.causal else None)
+
+    def expected_of(self, *inputs: Tensor, last: Tensor | None) -> tuple[Expected, ...]:
+        """Return what ``reference`` does, if query i sees the keys up to the index ``last[i]``; None: all."""
         from . import attention_errors as errors
 
         q, k, v, *dy = (tensor.double().flatten(0, 1) for tensor in inputs)
-        given = errors.Operands(q, k, v, dy[0] if dy else None, self.causal)
+        given = errors.Operands(q, k, v, dy[0] if dy else None, last)
         tf32 = TF32 if self.tf32 and self.dtype == "float32" else 0.0
         arithmetic = ARITHMETIC[self.dtype] / 2
         rounding = errors.Rounding(UNIT[self.dtype] / 2, TINY[self.dtype] / 2, arithmetic, tf32)

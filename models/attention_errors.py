@@ -42,7 +42,7 @@ class Operands:
     k: Tensor
     v: Tensor
     dy: Tensor | None
-    causal: bool
+    last: Tensor | None  # index of the last key that each query sees, int64 [length]; None: all see all keys
 
 
 Results = dict[str, tuple[Tensor, Tensor]]  # y, and with dy also dq, dk and dv: value and variance
@@ -79,8 +79,8 @@ def _add(given: Operands, rounding: Rounding, heads: slice, rows: slice, results
     q, k, v = given.q[heads, rows], given.k[kv], given.v[kv]
     (_, length, d), kv_length = given.q.shape, k.shape[1]
     scale, u = 1 / sqrt(d), rounding
-    row = torch.arange(rows.start, rows.stop, device=q.device)[:, None]
-    seen = torch.arange(kv_length, device=q.device) <= row + (kv_length - length if given.causal else kv_length)
+    last = torch.full_like(q[0, :, 0], kv_length, dtype=torch.int64) if given.last is None else given.last[rows]
+    seen = torch.arange(kv_length, device=q.device) <= last[:, None]
     s = q @ k.mT * scale
     size = (q.square() @ k.square().mT) * scale**2  # sum of the squares of the terms of s
     largest = s.abs().masked_fill(~seen, 0).amax(-1, keepdim=True)

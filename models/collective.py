@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..timing.call import Work
-from .workload import ITEMSIZE, UNIT, Draw, Expected, Size, Workload, draw_on
+from .ranks import OnRanks
+from .workload import ITEMSIZE, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,13 +17,10 @@ ROUNDED = "(n - 1) u sum |x|"  # bound of the error of a sum of n numbers, in an
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collective(Workload):
+class Collective(OnRanks):
     """One tensor x on each rank, and y from the tensors of all ranks."""
 
-    ranks: Size
     bytes: Size  # the size of the collective, as nccl-tests counts it
-    rank: int = 0
-    world_size: int = 1
 
     def __post_init__(self) -> None:
         unit = ITEMSIZE[self.dtype] * self.ranks
@@ -38,10 +36,6 @@ class Collective(Workload):
     def bus_factor(self) -> float:
         """The factor from ``algo_gbps`` to ``bus_gbps``."""
         return (self.ranks - 1) / self.ranks
-
-    def draw_inputs(self, device: str, seed: int) -> tuple[Tensor, ...]:
-        """Return this rank's tensor, drawn from the seed and the rank."""
-        return self.inputs(draw_on(device, self.dtype, self.data, seed + (self.rank << 32)))
 
     def inputs(self, draw: Draw) -> tuple[Tensor]:
         """Return x, which has all of ``bytes``."""

@@ -139,6 +139,20 @@ def values(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
     yield from (f"{sentence}." for sentence in missing_columns(timed_lines(run), columns))
 
 
+def waits(run: Run) -> Iterator[str]:
+    """Tell how long each rank of a call computes nothing, and what hides collectives, by ``measure=profile``."""
+    for heading, lines in _problems(run).items():
+        for line in lines:
+            idle, share, hidden = (
+                line.value(f"profile_{name}") for name in ("ranks_idle", "ranks_idle_pct", "overlap_pct")
+            )
+            if idle:
+                rest = "no collective ran" if hidden is None else f"{hidden:.0f} % of the time of collectives is hidden"
+                label = f"{heading} {run.names.impl(line.case)}"
+                yield f"{label}: without computation: {idle}, {share:.0f} % of a call in the mean; {rest}."
+    yield from (f"{sentence}." for sentence in missing_columns(timed_lines(run), ("profile_ranks_idle",)))
+
+
 def operations(run: Run, *, most: int = 5) -> Iterator[str]:
     """Tell which operations take the largest shares of a call, at most ``most`` of them, by ``measure=profile``."""
     for heading, lines in _problems(run).items():

@@ -108,6 +108,20 @@ def test_orders_tells_where_another_figure_ranks_otherwise(answer, made):
     assert missing == "latency_us is not measured on a CPU."
 
 
+def test_waits_tells_who_computes_nothing_and_what_is_hidden(answer, made):
+    idle = {"profile_ranks_idle": "rank 0 2.4 ms, rank 1 12 us", "profile_ranks_idle_pct": 24.6}
+    case, fields = made.case, {"ranks": 2}
+    rows = [
+        made.timed(case("ring_attention", "ring", fields), 9.0, **idle, profile_overlap_pct=31.4),
+        made.timed(case("ring_attention", "torch", fields), 9.0, **idle, profile_overlap_pct=None),
+    ]
+    began = "without computation: rank 0 2.4 ms, rank 1 12 us, 25 % of a call in the mean"
+    assert answer(rows, "waits") == [
+        f"ring_attention ring: {began}; 31 % of the time of collectives is hidden.",
+        f"ring_attention torch: {began}; no collective ran.",
+    ]
+
+
 def test_passes_compares_times_with_the_traffic_of_each_step(answer, made):
     rows = [made.timed(made.case("softmax", impl, {"cols": 8}), us) for impl, us in (("naive", 80.0), ("torch", 20.0))]
     (said,) = answer(rows, "passes", impl="naive", steps=("sub", "exp"), passes=(3, 5))
@@ -228,6 +242,7 @@ def test_without_a_correct_time_every_analysis_says_how_the_cases_ended(answer, 
         ("values", {}, f"n_kernels and latency_us are {CPU}."),
         ("values", {"columns": ("config",)}, "config is not known of any case that is correct and timed."),
         ("values", {"columns": ("profile_idle_us",)}, "profile_idle_us is known with measure=profile alone, which was"),
+        ("waits", {}, "profile_ranks_idle is known with measure=profile alone, which was not chosen."),
         ("orders", {}, f"host_us is {CPU}."),
         (
             "orders",

@@ -13,7 +13,7 @@ from ...records.case import Scalar
 from ...records.columns import Column
 from ...timing.call import Call
 from .. import CannotMeasure, MeasureContext
-from ..timeline import ApiCall, Event, Kind, calls, sizes_text, tables
+from ..timeline import ApiCall, Event, Kind, calls, collectives, sizes_text, tables
 from . import flame
 
 TRACE = "trace.json.gz"
@@ -43,6 +43,7 @@ DETAILS = {  # name in the trace → column
 COLUMNS = (
     tables.columns("profile", "torch.profiler")
     | tables.PARTS
+    | collectives.COLUMNS
     | {"profile_steps": Column("", "calls that torch.profiler recorded: repeat times active, fewer if they are long")}
 )
 
@@ -72,7 +73,7 @@ class Profile:
         folder, gpu = context.folder, context.device == "cuda"
         slowdown, note, traces = profiled.record_profile(call, context.device, self, folder / TRACE)
         seen = recorded_calls(traces, gpu)
-        figures: dict[str, Scalar] = tables.figures(seen, "profile") if gpu else {}
+        figures: dict[str, Scalar] = tables.figures(seen, "profile") | collectives.figures(seen) if gpu else {}
         notes = [note, tables.note(seen, context.figures) if gpu else "", context.of_rank]
         figures |= {"profile_slowdown": slowdown, "profile_note": "; ".join(filter(None, notes))}
         figures |= {"profile_steps": len(seen)} | tables.part_times(seen)
