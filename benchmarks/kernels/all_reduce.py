@@ -2,9 +2,10 @@
 
     python -m benchmarks.kernels.all_reduce [--device cuda] [--ranks 2] [--pairs 40] [--slowed 20] [--write]
 
-The loop is that of nccl-tests (all_reduce_perf, in place): some calls to warm up, a barrier, 20 calls back to back, and
-one wait, on each rank; the time of a call is the loop's over 20, as the mean of ranks, which nccl-tests reports by
-default, and of the slowest. Of ours, `pipelined_us` has the meaning of the slowest; `gpu_us` is a call alone.
+The loop is that of nccl-tests (all_reduce_perf, in place): a loop to warm up, a barrier, 20 calls back to back, and one
+wait, on each rank. The time of a call is the loop's over 20, as the mean of ranks, which nccl-tests reports by default,
+and of the slowest. From Python, launching 20 small calls takes longer than they do; so the loop is also made as a CUDA
+graph, as nccl-tests does with -G. `gpu_us` of ours is a call alone, of the slowest rank, as its workload times it.
 
 Then pairs in paired rounds: equal calls, which may be called different at most once in 40, and calls that also copy as
 many bytes as take 5 % of the time, which must be found in 19 of 20.
@@ -17,7 +18,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean, median
 from typing import Any
@@ -46,7 +47,8 @@ from runner.timing.timer import Timer
 
 SIZES = {"cuda": "1M,64M,1024M", "cpu": "64k,1M"}
 PAIR_SIZES = {"cuda": ("1M", "64M"), "cpu": ("64k",)}
-ITERATIONS, WARMUP = 20, 5  # of nccl-tests
+ITERATIONS = 20  # of nccl-tests
+LOOPS = 5  # in each turn
 REPEATS = 5  # of both methods in turn; the median counts
 SLOWER = 0.05
 CLOSE = 0.03  # bar: the same convention by both methods
@@ -75,37 +77,61 @@ def with_copy(call: Call, source: Tensor, target: Tensor, count: int) -> Call:
     return Call(run=run)
 
 
-def nccl_tests_us(call: Call) -> list[float]:
-    """Return the time of a call on each rank in us, by the method of nccl-tests."""
+def calls_of(call: Call) -> Callable[[], None]:
+    """Return a function that makes ``ITERATIONS`` calls back to back."""
+
+    def run() -> None:
+        for _ in range(ITERATIONS):
+            call.run()
+
+    return run
+
+
+def nccl_tests_us(run: Callable[[], object]) -> list[float]:
+    """Return the time of one of the calls of ``run`` on each rank in us, by the method of nccl-tests."""
     synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
-    for _ in range(WARMUP):
-        call.run()
+    run()
     synchronize()
     ranks.current.meet()
     started = time.perf_counter()
-    for _ in range(ITERATIONS):
-        call.run()
+    run()
     synchronize()
     return [float(us) for us in ranks.current.gather((time.perf_counter() - started) / ITERATIONS * 1e6)]
 
 
-def compare_methods(numbers: int, device: str, settings: Timer) -> dict[str, float]:
+def in_a_graph(run: Callable[[], None]) -> Callable[[], object]:
+    """Return the replay of a CUDA graph of ``run``, as nccl-tests makes it with ``-G``."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    return graph.replay
+
+
+def compare_methods(numbers: int, device: str, settings: Timer) -> dict[str, Any]:
     """Return the times of an all_reduce of ``numbers`` float32 by both methods, in us."""
     call = in_place(numbers, device)
-    loops, ours = [], []
+    run = calls_of(call)
+    replay = in_a_graph(run) if device == "cuda" else run
+    loops, graphs, ours = [], [], []
     for _ in range(REPEATS):
-        loops.append(nccl_tests_us(call))
+        loops += [nccl_tests_us(run) for _ in range(LOOPS)]
+        graphs += [nccl_tests_us(replay) for _ in range(LOOPS)]
         columns, _ = settings.timed(call, device)
         ours.append(columns)
     name = "gpu_us" if device == "cuda" else "wall_us"
     figures = {
         "loop, mean of ranks": median(fmean(us) for us in loops),
         "loop, slowest": median(max(us) for us in loops),
+        "graph, mean of ranks": median(fmean(us) for us in graphs),
+        "graph, slowest": median(max(us) for us in graphs),
         "pipelined_us": median(float(columns.get("pipelined_us") or 0.0) for columns in ours),
         name: median(float(columns[name] or 0.0) for columns in ours),
         "rank_spread_us": median(float(columns.get("rank_spread_us") or 0.0) for columns in ours),
     }
-    return figures | {"instrument": ours[-1]["instrument"]}  # type: ignore[dict-item]
+    words = {key: str(ours[-1].get(key) or "") for key in ("instrument", "instrument_note")}
+    return {**figures, **words}
 
 
 def copy_for(call: Call, scratch: tuple[Tensor, Tensor], device: str, settings: Timer) -> int:
@@ -140,16 +166,17 @@ def one_rank(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for each in options.sizes.split(","):
         yield {"size": each, **compare_methods((size(each) or 0) // 4, options.device, settings)}
     for each in PAIR_SIZES[options.device] if options.pairs + options.slowed else ():
+        share = len(PAIR_SIZES[options.device])
         numbers = (size(each) or 0) // 4
         call, again = in_place(numbers, options.device), in_place(numbers, options.device)
         instrument = str(settings.timed(call, options.device)[0]["instrument"])
-        for _ in range(options.pairs):
+        for _ in range(options.pairs // share):
             yield {"pair": each, "slower": 0.0, "word": judge(settings, options.device, instrument, call, again)}
-        if options.slowed:
+        if options.slowed // share:
             scratch = torch.zeros(numbers, device=options.device), torch.zeros(numbers, device=options.device)
             copied = copy_for(call, scratch, options.device, settings)
             slow = with_copy(again, *scratch, copied)
-            for _ in range(options.slowed):
+            for _ in range(options.slowed // share):
                 yield {"pair": each, "slower": SLOWER, "word": judge(settings, options.device, instrument, slow, call)}
 
 
@@ -183,10 +210,10 @@ def report(records: list[dict[str, Any]], device: str, count: int) -> str:
     name, factor = "gpu_us" if device == "cuda" else "wall_us", 2 * (count - 1) / count
     lines, body = [], [f"{count} ranks, float32, in place; medians of {REPEATS} turns, in us.\n"]
     for one in sizes:
-        ours = one["pipelined_us"] or one[name]
-        off = ours / one["loop, slowest"] - 1
+        off = one[name] / one["graph, slowest"] - 1
         bus = factor * (size(one["size"]) or 0) / one[name] / 1e3
-        figures = [one[key] for key in ("loop, mean of ranks", "loop, slowest", "pipelined_us", name, "rank_spread_us")]
+        columns = ("loop, mean of ranks", "loop, slowest", "pipelined_us", "graph, mean of ranks", "graph, slowest")
+        figures = [one[key] for key in (*columns, name, "rank_spread_us")]
         lines.append(
             (one["size"], *figures, digits(bus), f"{100 * off:+.1f} %", word(abs(off) <= CLOSE), one["instrument"])
         )
@@ -195,19 +222,20 @@ def report(records: list[dict[str, Any]], device: str, count: int) -> str:
         "loop, mean of ranks",
         "loop, slowest",
         "ours, pipelined",
-        f"ours, {name}",
-        "rank spread",
-        "bus GB/s",
+        "graph, mean of ranks",
+        "graph, slowest",
     ]
-    body += [table([*titles, "pipelined over loop", f"within {CLOSE:.0%}", "instrument"], lines), ""]
+    titles += [f"ours, {name}", "rank spread", "bus GB/s", "ours over graph", f"within {CLOSE:.0%}", "instrument"]
+    body += [table(titles, lines), "", *{one["instrument_note"] for one in sizes if one["instrument_note"]}, ""]
     judged = []
-    for each in dict.fromkeys((one["pair"], one["slower"]) for one in pairs):
-        words = [one["word"] for one in pairs if (one["pair"], one["slower"]) == each]
-        called = words.count("slower") if each[1] else sum(said in ("faster", "slower") for said in words)
-        kept = called >= LEAST_FOUND * len(words) if each[1] else called <= MOST_DIFFERENT * len(words)
-        bar = "found slower" if each[1] else "called different"
-        judged.append((each[0], f"{each[1]:.0%}", f"{called} of {len(words)} {bar}", word(kept)))
-    return "\n".join([*body, *([table(["size", "longer by", "seen", "bar"], judged)] if judged else [])])
+    for slower in dict.fromkeys(one["slower"] for one in pairs):
+        words = [one["word"] for one in pairs if one["slower"] == slower]
+        called = words.count("slower") if slower else sum(said in ("faster", "slower") for said in words)
+        kept = called >= LEAST_FOUND * len(words) if slower else called <= MOST_DIFFERENT * len(words)
+        bar = f"{slower:.0%} longer: found slower" if slower else "equal calls: called different"
+        judged.append((bar, f"{called} of {len(words)}", word(kept)))
+    at = " and ".join(dict.fromkeys(one["pair"] for one in pairs))
+    return "\n".join([*body, *([f"Pairs, at {at}:\n", table(["pairs", "seen", "bar"], judged)] if judged else [])])
 
 
 def main() -> None:
@@ -216,8 +244,8 @@ def main() -> None:
     add_process_options(parser, 1)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--sizes", help="comma-separated, as 1M,64M")
-    parser.add_argument("--pairs", type=int, default=40, help="of equal calls, at each size")
-    parser.add_argument("--slowed", type=int, default=20, help="pairs of which one copies too, at each size")
+    parser.add_argument("--pairs", type=int, default=40, help="of equal calls, at all sizes together")
+    parser.add_argument("--slowed", type=int, default=20, help="pairs of which one copies too, at all sizes together")
     parser.add_argument("--place", help=argparse.SUPPRESS)  # be one of the ranks
     options = parser.parse_args()
     options.sizes = options.sizes or SIZES[options.device]
@@ -225,6 +253,7 @@ def main() -> None:
         emit = partial(print, flush=True) if options.place.split(",")[1] == "0" else lambda line: None
         for record in one_rank(options):
             emit(json.dumps(record))
+        dist.destroy_process_group()
         return
     load = load_average()
     body = report(all_ranks(options), options.device, options.ranks)

@@ -70,7 +70,8 @@ class Local(Limits):
         """Run ``cases``, all in workers with ``environment``."""
         devices = self._devices(cases)[: max(1, len({case.problem for case in cases}))]
         if not devices:
-            available = len(gpus.select_gpus(str(self.gpus), gpus.visible()))
+            present = gpus.visible()
+            available = len(present if str(self.gpus) == "0" else gpus.select_gpus(str(self.gpus), present))
             reason = f"needs {cases[0].ranks} GPUs, one for each rank; launcher.gpus={self.gpus} provides {available}"
             yield from (Row(case=case, status="unsupported", reason=reason, phase="plan") for case in cases)
             return
@@ -141,6 +142,8 @@ class Local(Limits):
         if not visible and str(self.gpus) in gpus.ANYWHERE:
             return [()]
         chosen, count = gpus.select_gpus(str(self.gpus), visible), max(1, cases[0].ranks)
+        if str(self.gpus) == "0" and count > 1:  # the default
+            chosen = list(visible[:count])
         return [tuple(chosen[place : place + count]) for place in range(0, len(chosen) - count + 1, count)]
 
 

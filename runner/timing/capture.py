@@ -12,6 +12,7 @@ from threading import active_count
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
+import torch.distributed as dist
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,8 +64,12 @@ def capture_stream() -> torch.cuda.Stream:
 
 
 def has_threads() -> bool:
-    """Return whether this process has other threads of Python."""
-    return active_count() > 1
+    """Return whether other threads of this process may use CUDA: of Python, or the watchdog of torch.distributed."""
+    return active_count() > 1 or _has_watchdog()
+
+
+def _has_watchdog() -> bool:
+    return bool(dist.is_available() and dist.is_initialized())
 
 
 @per_gpu
@@ -85,15 +90,16 @@ keep_cache = False  # True while a program of the user is measured: see runner.a
 
 
 @contextmanager
-def _capture_keeping_cache(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:
+def _capture_keeping_cache(
+    graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream, capture_error_mode: str
+) -> Iterator[None]:
     """Capture like torch.cuda.graph, but keep the memory that torch caches, and do not collect garbage.
 
     Other threads may allocate and synchronize meanwhile.
     """
     torch.cuda.synchronize()
-    mode = "thread_local" if has_threads() else "global"
     with torch.cuda.stream(stream):
-        graph.capture_begin(pool, mode)
+        graph.capture_begin(pool, capture_error_mode)
         try:
             yield
         finally:
@@ -115,7 +121,8 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None, ordered: bool = 
     stream = _stream(ordered=True) if ordered else capture_stream()
     capture = _capture_keeping_cache if keep_cache else torch.cuda.graph
     try:
-        with capture(graph, pool, stream):
+        alone = not (has_threads() if keep_cache else _has_watchdog())
+        with capture(graph, pool, stream, capture_error_mode="global" if alone else "thread_local"):
             yield
     except Exception as error:
         torch.cuda.set_stream(before)  # torch leaves its own stream current if the end of a capture fails
@@ -142,7 +149,7 @@ def captured(run: Callable[[], T], warm_up: Callable[[], object]) -> tuple[torch
     return graph, result
 
 
-KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4  # CUgraphNodeType
+KERNEL, MEMCPY, MEMSET, HOST, CHILD, *EVENTS = range(8)  # CUgraphNodeType; the last do no work, as NCCL leaves them
 Kind = tuple[int, int]  # type of a node and, for a kernel, its function
 
 
@@ -179,7 +186,8 @@ def classify(nodes: Mapping[int, Sequence[Kind]], edges: Iterable[tuple[int, int
     (end,) = last
     (begin,) = set(timestamps) - {end}
     call = (_reachable(begin, after) & _reachable(end, before)) - {begin, end}
-    outside = nodes.keys() - _reachable(begin, before) - call - {end}
+    working = {node for node, kinds in nodes.items() if any(kind not in EVENTS for kind, _ in kinds)}
+    outside = working - _reachable(begin, before) - call - {end}
     kinds = Counter(kind for node in call for kind in nodes[node])
     work = sum(count for (kind, _), count in kinds.items() if kind in (KERNEL, MEMCPY, MEMSET))
     return GraphContents(kinds, outside=len(outside), hosts=hosts, work=work)

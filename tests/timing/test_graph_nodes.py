@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.timing.capture import HOST, KERNEL, MEMSET, classify
 
-EMPTY = 5  # a node that does nothing
+EMPTY, EVENT_RECORD = 5, 7  # nodes that do nothing
 PREPARING, FIRST, LAST = 1, 2, 9  # as each graph below names them
 STAMP, FLUSH, GELU = 70, 71, 72  # functions
 
@@ -35,6 +35,11 @@ def test_a_branch_that_does_not_wait_for_the_first_timestamp_is_outside():
 def test_a_branch_that_the_last_timestamp_does_not_wait_for_is_outside():
     assert contents({3: (MEMSET, 0)}, (2, 3), (2, 9)).outside == 1
     assert contents({3: (KERNEL, GELU)}, (2, 3), (2, 9)).outside
+
+
+def test_events_that_nobody_waits_for_do_no_work():
+    found = contents({3: (KERNEL, GELU), 4: (EVENT_RECORD, 0), 5: (EMPTY, 0)}, (2, 3), (3, 9), (3, 4), (4, 5))
+    assert (found.work, found.outside) == (1, 0)
 
 
 def test_host_functions_are_counted():
