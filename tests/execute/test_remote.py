@@ -12,7 +12,7 @@ from runner.device.gpus import Gpu
 from runner.device.used_paths import ALL, FILES
 from runner.execute import CannotStart, Limits, Notice, Ready, Started
 from runner.execute.local import Local
-from runner.execute.shards import local, problems, serve
+from runner.execute.shards import gpus_needed, local, problems, serve
 from runner.execute.slurm_parts import Part, PartJournal, event_of
 from runner.records.case import CaseRecord, Choice
 from runner.records.paired_rounds import PairedRounds
@@ -81,3 +81,15 @@ def test_on_the_cpu_no_gpu_is_visible(monkeypatch):
 def test_replicas_of_a_problem_stay_together():
     again = CaseRecord(CASE.workload, CASE.impl, (), Settings("auto", 0), replica=1)
     assert problems([CASE, OTHER, again]) == [[CASE, again], [OTHER]]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "device", "least", "needed"),
+    [((1,), "auto", 1, 1), ((2, 4), "auto", 1, 4), ((2,), "auto", 8, 8), ((2,), "auto", 0, 0), ((2,), "cpu", 1, 0)],
+)
+def test_a_shard_has_a_gpu_for_each_rank_of_its_cases(ranks, device, least, needed):
+    cases = [
+        CaseRecord(Choice("all_reduce", {"ranks": count}), Choice("torch", {}), (), Settings(device, 0))
+        for count in ranks
+    ]
+    assert gpus_needed(cases, least) == needed

@@ -139,15 +139,16 @@ def test_replicas_of_one_problem_need_one_gpu(launch, monkeypatch):
     assert [gpu.index for gpu in locked] == [0]
 
 
-def test_a_case_may_ask_for_two_which_are_locked_and_seen_together(launch_user, launch, monkeypatch):
+@pytest.mark.parametrize("given", ["all", 0])
+def test_a_case_of_two_ranks_locks_and_sees_both_by_default_too(launch_user, launch, monkeypatch, given):
     source = "import os\ndef sees(x):\n    raise ValueError(os.environ['CUDA_VISIBLE_DEVICES'])"
     monkeypatch.setattr(CaseRecord, "ranks", property(lambda case: 1 + case.workload.fields["cols"] // 64))
-    pair, trio = of(Row, launch_user(source, ("sees", 64), ("sees", 128), device="auto", gpus="all"))
+    pair, trio = of(Row, launch_user(source, ("sees", 64), ("sees", 128), device="auto", gpus=given))
     assert ",".join(NAMES) in pair.reason
     assert (pair.metrics["gpu_index"], pair.metrics["gpu_uuid"]) == (0, ",".join(NAMES))
     assert (trio.status, trio.reason) == (
         "unsupported",
-        "needs 3 GPUs, one for each rank; launcher.gpus=all provides 2",
+        f"needs 3 GPUs, one for each rank; launcher.gpus={given} provides 2",
     )
 
 
