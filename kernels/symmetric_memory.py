@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .unsupported import Unsupported, require_cuda
 
+ALIGNED = 16  # bytes
 ONE_SHOT_BYTES = 2**18  # up to here each rank reads all of the others' tensors; beyond, its part, and then the sums
 TYPES = (torch.float32, torch.bfloat16)
 
@@ -27,10 +28,10 @@ def _buffer(numel: int, dtype: torch.dtype, device: torch.device) -> tuple[Tenso
 
 
 def shared(numel: int, like: Tensor) -> tuple[Tensor, Any]:
-    """Return a buffer of ``numel`` numbers that all ranks can read, and its handle; the same at each call.
+    """Return a flat buffer of ``numel`` numbers that all ranks can read, and its handle; the same at each call.
 
-    All ranks call this with the same size, and a dtype and device ``like`` those of a tensor. The first call allocates,
-    and must not be captured.
+    It is a little longer, so that every rank adds whole units of ``ALIGNED`` bytes. All ranks call this with the same
+    size, and with the dtype and the device of ``like``. The first call allocates, and must not be captured.
 
     Raises:
         Unsupported: ``like`` is not on a GPU, or the GPUs cannot read each other's memory.
@@ -38,36 +39,39 @@ def shared(numel: int, like: Tensor) -> tuple[Tensor, Any]:
     """
     require_cuda(like, "symmetric memory")
     try:
-        return _buffer(numel, like.dtype, like.device)
+        unit = ALIGNED // like.element_size() * dist.get_world_size()
+        return _buffer(-(-numel // unit) * unit, like.dtype, like.device)
     except RuntimeError as error:
         raise Unsupported(f"symmetric memory: {str(error).splitlines()[0]}") from error
 
 
 def shared_copy(x: Tensor) -> tuple[Tensor, Any]:
-    """Copy ``x`` into a buffer of ``shared``. Return the buffer, flat, and its handle."""
+    """Copy ``x`` into a buffer of ``shared``. Return it, flat and as long as ``x``, and its handle."""
     buffer, handle = shared(x.numel(), x)
+    buffer = buffer[: x.numel()]
     handle.barrier()  # no rank reads what the previous call has left there
     buffer.copy_(x.view(-1))
     handle.barrier()
     return buffer, handle
 
 
-def summed(buffer: Tensor) -> Tensor:
-    """Return the sum over ranks of a buffer of ``shared``, which may be overwritten.
+def summed(numel: int, like: Tensor) -> Tensor:
+    """Return the sum over ranks of the buffers of ``shared(numel, like)``, flat. They may be overwritten.
 
     Raises:
         Unsupported: the dtype is neither float32 nor bfloat16.
 
     """
-    if buffer.dtype not in TYPES:
-        raise Unsupported(f"torch's symmetric memory adds float32 and bfloat16, not {buffer.dtype}")
+    if like.dtype not in TYPES:
+        raise Unsupported(f"torch's symmetric memory adds float32 and bfloat16, not {like.dtype}")
+    buffer, _ = shared(numel, like)
     group = dist.group.WORLD.group_name
     total: Tensor
     if buffer.nbytes <= ONE_SHOT_BYTES:
         total = torch.ops.symm_mem.one_shot_all_reduce(buffer, "sum", group)
     else:
         total = torch.ops.symm_mem.two_shot_all_reduce_(buffer, "sum", group).clone()
-    return total
+    return total[:numel]
 
 
 def peer(handle: Any, rank: int, like: Tensor) -> Tensor:
