@@ -142,12 +142,12 @@ class TransformerBlock(Automatic):
             loss_of=loss_of,
         )
 
-    def _adamw(self, implementation: str = "") -> Callable[..., object] | None:
-        """Return the step of AdamW that the optimizer names, or that of ``implementation``; None for sgd."""
-        name, _, own = self.optimizer.partition("_")
+    def _adamw(self) -> Callable[..., object] | None:
+        """Return the step of AdamW by the implementation that the optimizer names; None for sgd."""
+        name, _, implementation = self.optimizer.partition("_")
         if name == "sgd":
             return None
-        module = import_module(f"..kernels.adamw.{implementation or own or 'torch'}", __package__)
+        module = import_module(f"..kernels.adamw.{implementation or 'torch'}", __package__)
         return partial(module.adamw, **ADAMW)
 
     def _second(self) -> float:
@@ -171,18 +171,23 @@ class TransformerBlock(Automatic):
             gradients = torch.autograd.grad(F.mse_loss(y, target[0]), leaves)
         if self.pass_ == "fwd_bwd":
             return (y.detach(), *gradients)
-        adamw = self._adamw("naive")
-        if adamw is None:
-            return tuple(param - self.lr * g for param, g in zip(params, gradients[1:], strict=True))
-        params, wide = [param.clone() for param in params], torch.float32
-        kinds = [torch.promote_types(param.dtype, wide) for param in params]
-        moments = [
-            torch.full_like(param, value, dtype=kind)
-            for value in (0.0, self._second())
-            for param, kind in zip(params, kinds, strict=True)
-        ]
-        adamw(*params, *gradients[1:], *moments, step=BEFORE + 1, lr=self.lr)
-        return tuple(params)
+        return tuple(map(self._updated, params, gradients[1:]))
+
+    def _updated(self, param: Tensor, gradient: Tensor) -> Tensor:
+        """Return a parameter after the update. The decays are tensors, so that they may be rounded as others are."""
+        import torch
+
+        if self.optimizer == "sgd":
+            return param - self.lr * gradient
+        wide = torch.promote_types(param.dtype, torch.float32)
+        first, second = (
+            torch.full((), ADAMW[name], dtype=wide, device=param.device) * 1 for name in ("beta1", "beta2")
+        )
+        m = (1 - first) * gradient.to(wide)
+        v = second * self._second() + (1 - second) * gradient.to(wide).square()
+        divisor = (v / (1 - second ** (BEFORE + 1))).sqrt() + ADAMW["eps"]
+        update = self.lr / (1 - first ** (BEFORE + 1)) * m / divisor
+        return (param * (1 - self.lr * ADAMW["weight_decay"]) - update).to(param.dtype)
 
     def _formula(self, x: Tensor, angles: list[Tensor], params: list[Tensor]) -> Tensor:
         """Return y by operators of torch."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from typing import Any
 
 from ..measure.columns import column_of
+from ..measure.timeline.tables import OTHERS, PHASES
 from ..records.case import CaseRecord, as_typed
 from ..records.figures import figure, interval
 from ..records.grouping import grouped
@@ -164,6 +165,18 @@ def operations(run: Run, *, most: int = 5) -> Iterator[str]:
                 where = "CPU" if line.row.device == "cpu" else "GPU"
                 label = run.names.impl(line.case)
                 yield f"{heading} {label}: {', '.join(texts)} of the {where} time, by torch.profiler."
+
+
+def parts(run: Run) -> Iterator[str]:
+    """Tell the time of each named part of a call and its share of the call's, by ``measure=profile``."""
+    alone = [name for name in PHASES if name not in ("forward", "backward")]
+    for heading, lines in _problems(run).items():
+        for line, names in product(lines, (PHASES, (*OTHERS, *alone))):
+            known = {name: us for name in names if (us := line.value(f"profile_{name}_us")) and line.time_us}
+            if {*known}.difference({"loss", *alone}):  # other parts of compiled code are not known
+                texts = [f"{name} {figure(us, 'us')} ({100 * us / line.time_us:.0f} %)" for name, us in known.items()]
+                share = f"{100 * sum(known.values()) / line.time_us:.1f} %"
+                yield f"{heading} {run.names.impl(line.case)}: {', '.join(texts)}; together {share} of its time."
 
 
 def passes(

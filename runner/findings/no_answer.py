@@ -23,6 +23,7 @@ SUBJECTS = {  # by the analysis: what there is not, with its arguments
     "effect": "effect of {field} on {column}",
     "orders": "order of implementations",
     "operations": "share of operations",
+    "parts": "share of parts",
     "passes": "comparison with the passes of {impl}",
     "roofline": "roofline",
     "bandwidth": "bandwidth",
@@ -54,7 +55,7 @@ def no_answer(run: Run, analysis: str, arguments: Mapping[str, Any]) -> str:
         reason = f"{arguments['impl']} is not among the cases that are correct and timed ({ended})"
     elif analysis == "orders":
         reason = "no problem has two implementations that are correct and timed"
-    elif analysis == "operations":
+    elif analysis in ("operations", "parts"):
         reason = "no case was profiled (measure=[benchmark,profile])"
     else:
         reason = "the workload does not say how many operations and bytes it needs"

@@ -130,6 +130,19 @@ def test_passes_compares_times_with_the_traffic_of_each_step(answer, made):
     )
 
 
+def test_parts_add_up_to_a_call_by_phase_and_by_part(answer, made):
+    phases = {"profile_forward_us": 30.0, "profile_backward_us": 60.0, "profile_optimizer_step_us": 8.0}
+    parts = {"profile_norms_us": 20.0, "profile_loss_us": 70.0}
+    rows = [made.timed(made.case("mlp", "torch", {}), 100.0, **phases, **parts)]
+    rows += [made.timed(made.case("mlp", "compiled", {}), 50.0, profile_forward_us=49.0, profile_loss_us=1.0)]
+    end = "optimizer_step 8 us (8 %); together 98.0 % of its time."
+    assert answer(rows, "parts") == [
+        f"mlp torch: forward 30 us (30 %), backward 60 us (60 %), {end}",
+        f"mlp torch: norms 20 us (20 %), loss 70 us (70 %), {end}",
+        "mlp compiled: forward 49 us (98 %); together 98.0 % of its time.",
+    ]
+
+
 @pytest.mark.parametrize("verdict", ["contended", "fallback"])
 def test_contended_times_have_no_exponent(answer, sizes, verdict):
     rows = sizes(samples=20, converged=True)
@@ -250,6 +263,7 @@ def test_without_a_correct_time_every_analysis_says_how_the_cases_ended(answer, 
             "no problem has two implementations that are correct and timed, so",
         ),
         ("operations", {}, "no case was profiled (measure=[benchmark,profile]), so there is no share of operations."),
+        ("parts", {}, "no case was profiled (measure=[benchmark,profile]), so there is no share of parts."),
         (
             "passes",
             {},

@@ -12,6 +12,7 @@ from runner.kernels.layernorm.torch import layernorm
 from runner.kernels.rmsnorm.torch import rmsnorm
 from runner.kernels.transformer_block import _block
 from runner.kernels.transformer_block.naive import transformer_block
+from runner.models.mlp import ADAMW
 from runner.records.bad_input import BadInput
 from runner.records.options import option_class
 from runner.records.schema import build
@@ -83,6 +84,15 @@ def test_an_update_that_is_missing_or_of_another_loss_is_wrong(case, expected_of
     assert not expected.check_tensors(inputs[2:]).correct
     x, target, *params = inputs
     assert not expected.check_tensors(workload.call(transformer_block, (x, -target, *params)).run()).correct
+
+
+def test_decays_in_float32_are_right_and_others_are_not(case, monkeypatch):
+    """As in torch's fused kernel on a GPU: 1 - 0.999 then has an error of 1e-5."""
+    _, _, is_right = case("gpt2", pass_="train_step", lr=0.01)
+    monkeypatch.setitem(ADAMW, "beta2", float(torch.tensor(ADAMW["beta2"])))
+    assert is_right(transformer_block)
+    monkeypatch.setitem(ADAMW, "beta2", 0.998)
+    assert not is_right(transformer_block)
 
 
 def test_each_update_is_the_same_step_and_starts_anew_after_a_reset(make):
