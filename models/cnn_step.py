@@ -3,9 +3,8 @@
 Two blocks (convolution of 3 x 3, batch norm, ReLU, 2 x 2 max pooling) and an MLP of two layers; the loss is the mean
 cross entropy. An implementation computes the logits. All else is the same for all, in ``runner.models.training``.
 
-Errors of one step change the gradients of the next, so how far a right training may be from the exact one comes from
-trainings: torch's own in the dtype of the workload, from inputs that differ by a rounding. The automatic tolerance
-would run each operation of 100 steps a dozen times with errors of its own, for minutes.
+Its tolerance is not automatic, since that would run each operation of 100 steps a dozen times with errors of its own.
+The first step, one in the middle and the last are judged, each from the training's own parameters before it.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ..timing.call import Call
 from .layout import laid_out
-from .rounding import FLOOR
-from .workload import ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from .workload import ITEMSIZE, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Tensor
+
+    from ..timing.correctness import Outputs
 
 SIDE = 3  # rows and columns of a filter
-TRAININGS = 4
-DEVIATIONS = 8.0  # root mean squares of the errors of these trainings that are allowed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +73,29 @@ class CnnStep(Workload):
         return images, targets, *(laid_out(param, self.layout) for param in params)
 
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """Return all steps, with ``function`` as their forward. Its outputs are the parameters, copies of the inputs.
+        """Return all steps, with ``function`` as their forward.
 
-        Raises Unsupported without a GPU, unless ``loading`` is pageable.
+        Its outputs are the parameters after all steps, then copies of those before each of ``stepwise.kept``. Raises
+        Unsupported without a GPU, unless ``loading`` is pageable.
         """
+        import torch
         import torch.nn.functional as F
 
         from . import training
         from .loading import Loader
+        from .stepwise import kept
 
         images, targets, *initial = inputs
         params = training.copies(initial)
         batches = [(laid_out(x, self.layout), target) for x, target in zip(images, targets, strict=True)]
         loader = Loader(batches, self.steps, self.loading)
+        copies = {index: [torch.empty_like(param) for param in initial] for index in kept(self.steps)}
+
+        def load(index: int) -> None:
+            loader.load(index)
+            if index in copies:
+                with torch.no_grad():
+                    torch._foreach_copy_(copies[index], params)
 
         call = training.train(
             lambda: function(loader.batch[0], *params),
@@ -96,9 +104,10 @@ class CnnStep(Workload):
             accumulate=False,
             lr=self.lr,
             loss_of=lambda logits: F.cross_entropy(logits, loader.batch[1]),
-            load=loader.load,
+            load=load,
         )
-        return replace(call, reads_inputs=False)  # they are copied above
+        train, others = call.run, [copy for index in kept(self.steps) for copy in copies[index]]
+        return replace(call, run=lambda: (*train(), *others), reads_inputs=False)  # ``inputs`` are copied above
 
     def formula(self, *tensors: Tensor) -> Tensor:
         """Return the logits."""
@@ -112,41 +121,24 @@ class CnnStep(Workload):
         return F.linear(F.relu(F.linear(x.flatten(1), a, b)), c, d)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Return all parameters after the last step."""
-        import torch
+        """Raise NotImplementedError: ``expected_outputs`` is in its place."""
+        raise NotImplementedError
 
-        floating = [tensor.is_floating_point() for tensor in inputs]
-        exact = self._trained([x.double() if real else x for x, real in zip(inputs, floating, strict=True)])
-        generator = torch.Generator(inputs[0].device).manual_seed(0)
-        squares = [torch.zeros_like(param) for param in exact]
-        for number in range(TRAININGS):
-            near = [
-                x if not real or not number else self._near(x, generator)
-                for x, real in zip(inputs, floating, strict=True)
-            ]
-            for square, param, value in zip(squares, self._trained(near), exact, strict=True):
-                square += (param.double() - value).square() / TRAININGS
+    def expected_outputs(self, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Outputs:
+        """Return what judges the parameters after all steps, and before and after some of them."""
+        from .stepwise import Stepwise
+
+        images, targets, *start = (tensor.clone() for tensor in inputs)  # which may change later
+        alone = replace(self, steps=1, batches=1, loading="pageable")
+
+        def step(index: int, wide: bool, params: Sequence[Tensor]) -> Sequence[Tensor]:
+            place = slice(index % self.batches, index % self.batches + 1)
+            batch = images[place].double() if wide else images[place]
+            after: tuple[Tensor, ...] = alone.call(self.formula, (batch, targets[place], *params)).run()
+            return after
+
         names = [f"{name}{block}" for block in (1, 2) for name in ("w", "gamma", "beta")] + ["a", "b", "c", "d"]
-        text = f"{UNIT[self.dtype]:.1e} |r| + {DEVIATIONS:g} deviations of trainings in {self.dtype}"
-        return tuple(
-            Expected(
-                name=name,
-                value=value,
-                atol=DEVIATIONS * (square.sqrt() + square.mean().sqrt()) + FLOOR[self.dtype],
-                rtol=UNIT[self.dtype],
-                tolerance=text,
-            )
-            for name, value, square in zip(names, exact, squares, strict=True)
-        )
-
-    def _trained(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return the parameters after a training by the formula; how batches are loaded makes no difference."""
-        return [*replace(self, loading="pageable").call(self.formula, tuple(inputs)).run()]
-
-    def _near(self, tensor: Tensor, generator: Generator) -> Tensor:
-        """Return ``tensor`` with a random rounding of each number."""
-        noise = tensor.double().uniform_(-1, 1, generator=generator)
-        return (tensor.double() * (1 + UNIT[self.dtype] * noise)).to(tensor.dtype)
+        return Stepwise(step, start, names, self.steps, self.dtype)
 
     def flops(self) -> int:
         """2 for each term of convolutions and products, forward, and twice that backward, all times ``steps``.

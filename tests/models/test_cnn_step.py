@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from runner.kernels.unsupported import Unsupported
+from runner.models import stepwise
 from runner.models.loading import Loader
 
 SIZES = {"batch": 4, "channels": 2, "size": 10, "filters": 3, "hidden": 7, "classes": 5, "steps": 3, "batches": 2}
 
 
 def trained(workload, inputs):
-    return workload.call(workload.formula, inputs).run()
+    return [*workload.call(workload.formula, inputs).run()]
 
 
 def test_it_trains_as_modules_do(make):
@@ -34,8 +35,8 @@ def test_it_trains_as_modules_do(make):
         optimizer.step()
         optimizer.zero_grad()
     outputs = trained(workload, inputs)
-    assert len(outputs) == len(params)
-    for own, y in zip(model.parameters(), outputs, strict=True):
+    assert len(outputs) == 3 * len(params)  # the last, and those before the second and the third step
+    for own, y in zip(model.parameters(), outputs[: len(params)], strict=True):
         assert torch.allclose(own.detach(), y.double(), atol=1e-5)
     moved = workload.call(workload.formula, inputs)
     first = [y.clone() for y in moved.run()]
@@ -43,16 +44,26 @@ def test_it_trains_as_modules_do(make):
     assert all(map(torch.equal, first, moved.run()))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_training_that_skips_a_batch_or_a_part_of_the_update_is_wrong(make, error, dtype):
-    workload, inputs = make("cnn_step", dtype=dtype, lr=0.1, **SIZES)
-    expected = workload.reference(*inputs)
-    images, targets, *params = inputs
-    other, _ = make("cnn_step", dtype=dtype, lr=0.1, **SIZES | {"steps": 2})
-    assert error(expected, trained(workload, inputs)) <= 1
-    assert error(expected, trained(workload, (images[[0, 0]], targets[[0, 0]], *params))) > 1
-    assert error(expected, trained(other, inputs)) > 1
-    assert error(expected, [*trained(workload, inputs)[:-1], params[-1]]) > 1
+@pytest.mark.parametrize(("dtype", "steps"), [("float32", 5), ("float16", 1), ("bfloat16", 2)])
+def test_a_step_with_another_batch_or_rate_or_without_a_part_of_the_update_is_wrong(
+    make, expected_of, error, dtype, steps
+):
+    fields = SIZES | {"steps": steps, "lr": 0.1}
+    workload, inputs = make("cnn_step", dtype=dtype, **fields)
+    faster, _ = make("cnn_step", dtype=dtype, **fields | {"lr": 0.12})
+    expected, (images, targets, *params) = expected_of(workload, inputs), inputs
+    outputs = trained(workload, inputs)
+    assert error(expected, outputs) <= 1
+    assert error(expected, trained(faster, inputs)) > 1
+    assert error(expected, trained(workload, (images.flip(0), targets, *params))) > 1
+    assert error(expected, [*outputs[:9], params[9], *outputs[10:]]) > 1
+    assert error(expected, [param * 1.05 for param in outputs]) > 1
+    assert not expected.check_tensors(outputs[1:]).compared
+
+
+def test_the_first_step_one_in_the_middle_and_the_last_are_judged():
+    assert [stepwise.judged(steps) for steps in (1, 2, 3, 100)] == [[0], [0, 1], [0, 1, 2], [0, 50, 99]]
+    assert [stepwise.kept(steps) for steps in (1, 2, 3, 100)] == [[], [1], [1, 2], [1, 50, 51, 99]]
 
 
 def test_flops_and_features(make):
@@ -95,7 +106,7 @@ def test_each_step_finds_its_batch(device, loading):
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("loading", ["pageable", "pinned", "overlapped"])
-def test_every_way_to_load_trains_the_same(make, error, loading, layout):
+def test_every_way_to_load_trains_the_same(make, expected_of, error, loading, layout):
     function = import_module("runner.kernels.cnn_step.torch").cnn_step
     workload, inputs = make("cnn_step", dtype="float32", device="cuda", loading=loading, layout=layout, **SIZES)
-    assert error(workload.reference(*inputs), workload.call(function, inputs).run()) <= 1
+    assert error(expected_of(workload, inputs), workload.call(function, inputs).run()) <= 1
