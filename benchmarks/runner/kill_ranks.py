@@ -30,7 +30,7 @@ from runner.records.row import Row
 from runner.store import journal
 
 ENDED_S = 5.0
-LATEST_S = 4.0  # of a kill, after the ranks have started: a case takes about as long
+LATEST_S = 1.5  # of a kill, after a case has started: it takes about as long
 CASES = 12  # of a command
 MARK = "KILL_RANKS"  # variable of the command's processes
 SEED = 1
@@ -82,8 +82,10 @@ def kill(seen: Seen, kills: int, device: str, ranks: int, chance: random.Random)
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
         ) as run:
+            before = 0
             while run.poll() is None and seen.kills < kills:
-                if len(pids := _ranks(run.pid)) == ranks:
+                if (started := _started(Path(output))) > before and len(pids := _ranks(run.pid)) == ranks:
+                    before = started
                     time.sleep(chance.uniform(0, LATEST_S))
                     _kill_one(seen, pids, chance)
                 time.sleep(0.02)
@@ -105,6 +107,11 @@ def _kill_one(seen: Seen, pids: list[int], chance: random.Random) -> None:
             time.sleep(0.01)
         seen.longest_s = max(seen.longest_s, time.monotonic() - began)
         seen.late += time.monotonic() - began > ENDED_S
+
+
+def _started(output: Path) -> int:
+    """Return how often a case of the run in ``output`` has started."""
+    return sum(path.read_bytes().count(b'"record":"start"') for path in output.glob("*/*/rows.jsonl"))
 
 
 def _ranks(pid: int) -> list[int]:

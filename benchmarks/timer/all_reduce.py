@@ -1,6 +1,6 @@
 """Compare all_reduce as this project times it with a loop by the method of nccl-tests, in the same processes.
 
-    python -m benchmarks.kernels.all_reduce [--device cuda] [--ranks 2] [--pairs 40] [--slowed 20] [--write]
+    python -m benchmarks.timer.all_reduce [--device cuda] [--ranks 2] [--pairs 40] [--slowed 20] [--write]
 
 The loop is that of nccl-tests (all_reduce_perf, in place): a loop to warm up, a barrier, 20 calls back to back, and one
 wait, on each rank. The time of a call is the loop's over 20, as the mean of ranks, which nccl-tests reports by default,
@@ -185,7 +185,7 @@ def all_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
     place = meeting_place(options.ranks)
     words = ["--device", options.device, "--sizes", options.sizes]
     words += ["--pairs", str(options.pairs), "--slowed", str(options.slowed)]
-    command = [sys.executable, "-m", "benchmarks.kernels.all_reduce", *words, "--place"]
+    command = [sys.executable, "-m", "benchmarks.timer.all_reduce", *words, "--place"]
     running = [
         subprocess.Popen([*command, f"{place},{rank},{options.ranks}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for rank in range(options.ranks)
