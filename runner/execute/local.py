@@ -70,8 +70,7 @@ class Local(Limits):
         """Run ``cases``, all in workers with ``environment``."""
         devices = self._devices(cases)[: max(1, len({case.problem for case in cases}))]
         if not devices:
-            present = gpus.visible()
-            available = len(present if str(self.gpus) == "0" else gpus.select_gpus(str(self.gpus), present))
+            available = len(self._chosen(gpus.visible(), cases[0].ranks))
             reason = f"needs {cases[0].ranks} GPUs, one for each rank; launcher.gpus={self.gpus} provides {available}"
             yield from (Row(case=case, status="unsupported", reason=reason, phase="plan") for case in cases)
             return
@@ -141,10 +140,13 @@ class Local(Limits):
         visible = gpus.visible()
         if not visible and str(self.gpus) in gpus.ANYWHERE:
             return [()]
-        chosen, count = gpus.select_gpus(str(self.gpus), visible), max(1, cases[0].ranks)
-        if str(self.gpus) == "0" and count > 1:  # the default
-            chosen = list(visible[:count])
+        chosen, count = self._chosen(visible, cases[0].ranks), max(1, cases[0].ranks)
         return [tuple(chosen[place : place + count]) for place in range(0, len(chosen) - count + 1, count)]
+
+    def _chosen(self, visible: Sequence[Gpu], ranks: int) -> Sequence[Gpu]:
+        """Return the GPUs to use: by default the first, or the first ones of so many ranks."""
+        by_default = str(self.gpus) == "0" and ranks > 1
+        return visible[:ranks] if by_default else gpus.select_gpus(str(self.gpus), visible)
 
 
 class _Blocks:

@@ -171,10 +171,7 @@ class WorkerProcess:
         return Gone(reason)
 
     def print_stacks(self) -> str:
-        """Make it print the stacks of its threads to its log, even in an endless loop in C.
-
-        Return where it hangs, as the end of a sentence; "" if unknown.
-        """
+        """Make it print its stacks to its log, even in an endless loop in C. Return where it hangs, "" if unknown."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         time.sleep(STACK_S)

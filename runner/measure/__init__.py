@@ -66,7 +66,7 @@ class MeasureContext:
         """
         import torch
 
-        from ..timing.ranks import another_place
+        from ..timing.ranks import current
 
         if self.case is None:
             raise CannotMeasure(
@@ -74,7 +74,7 @@ class MeasureContext:
             )
         (self.folder / RESULT).unlink(missing_ok=True)
         options = {"calls": calls, "cold_l2": cold_l2, "script": script, "result": str(self.folder / RESULT)}
-        request = {"case": self.case.to_record(), **options, "place": another_place()}
+        request = {"case": self.case.to_record(), **options, "place": current.another_place()}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
         torch.cuda.empty_cache()  # the other process needs the memory that torch caches here
         return [sys.executable, "-P", "-m", self.program, str(self.folder / "case.json")]

@@ -86,11 +86,11 @@ def _repeat(step: Callable[[], Result], loop_s: float, target: int = FEWEST) -> 
     """
     results: list[Result] = []
 
-    def now() -> float:
-        return float(ranks.current.agreed(time.perf_counter()))
-
-    started = now()
-    while len(results) < FEWEST or now() - started < loop_s * (1 if len(results) >= target else LONGEST):
+    agreed = ranks.current.agreed
+    started = agreed(time.perf_counter())
+    while len(results) < FEWEST or agreed(time.perf_counter()) - started < loop_s * (
+        1 if len(results) >= target else LONGEST
+    ):
         results.append(step())
     count = len(results)
     return results[min(max(WARMUP, count // 10), count // 4, count - FEWEST) :]

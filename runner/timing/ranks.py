@@ -33,19 +33,41 @@ class RanksDiffer(RuntimeError):
 
 
 class Ranks:
-    """A process that runs its cases alone."""
+    """A process that runs its cases with others which meet at ``path``; alone without a path.
 
-    rank, count = 0, 1
+    ``aligned``: they have GPUs, which can wait for each other.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1, path: str = "", *, aligned: bool = False) -> None:
+        self.rank, self.count = rank, count
+        self._exchange = Exchange(path, rank, count) if path else None
+        self._flag = torch.zeros(1, dtype=torch.int32, device="cuda") if aligned else None
 
     def gather(self, value: Any, what: str = "value") -> list[Any]:
         """Return the ``value`` of every rank, as JSON keeps it. Raises RanksDiffer if another gives no ``what``."""
-        return [value]
+        if self._exchange is None:
+            return [value]
+        given = [json.loads(data) for data in self._exchange.gather(json.dumps([what, value]).encode())]
+        for rank, (other, _) in enumerate(given):
+            if other != what:
+                raise RanksDiffer(f"rank {rank} gives a {other} where rank {self.rank} gives a {what}")
+        return [value for _, value in given]
 
     def meet(self) -> None:
         """Wait until all ranks are here."""
+        if self._exchange:
+            self._exchange.meet()
 
     def align(self) -> None:
-        """Let the GPUs wait for each other on their current streams."""
+        """Let the GPUs wait for each other on their current streams. On a CPU, ``meet`` does it."""
+        if self._flag is not None:
+            dist.all_reduce(self._flag)
+
+    def another_place(self) -> tuple[str, int, int] | None:
+        """Return where new processes of the same ranks meet, as ``join`` takes it; None without ranks."""
+        if self._exchange is None:
+            return None
+        return self.agreed("" if self.rank else meeting_place(self.count)), self.rank, self.count
 
     def agreed(self, value: Any) -> Any:
         """Return the value of rank 0."""
@@ -70,33 +92,6 @@ class Ranks:
         return [max(each) for each in zip(*self.gather(list(values), "samples"), strict=True)]
 
 
-class SharedRanks(Ranks):
-    """A process that runs its cases with others."""
-
-    def __init__(self, path: str, rank: int, count: int, *, aligned: bool = False) -> None:
-        """Meet the others at ``path``. ``aligned``: they have GPUs, which can wait for each other."""
-        self.rank, self.count = rank, count
-        self._exchange = Exchange(path, rank, count)
-        self._flag = torch.zeros(1, dtype=torch.int32, device="cuda") if aligned else None
-
-    def gather(self, value: Any, what: str = "value") -> list[Any]:
-        """See Ranks."""
-        given = [json.loads(data) for data in self._exchange.gather(json.dumps([what, value]).encode())]
-        for rank, (other, _) in enumerate(given):
-            if other != what:
-                raise RanksDiffer(f"rank {rank} gives a {other} where rank {self.rank} gives a {what}")
-        return [value for _, value in given]
-
-    def meet(self) -> None:
-        """See Ranks."""
-        self._exchange.meet()
-
-    def align(self) -> None:
-        """See Ranks. On a CPU, ``meet`` does it."""
-        if self._flag is not None:
-            dist.all_reduce(self._flag)
-
-
 current = Ranks()  # of this process
 
 
@@ -109,7 +104,7 @@ def join(path: str, rank: int, count: int, device: str) -> None:
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(rank)
-    ranks = SharedRanks(path, rank, count, aligned=on_gpu)
+    ranks = Ranks(rank, count, path, aligned=on_gpu)
     ranks.meet()
     Path(path).unlink(missing_ok=True)
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
@@ -145,20 +140,13 @@ def of_program() -> Iterator[None]:
         raise RuntimeError("ranks of several machines cannot be timed together: start all of them on one machine")
     path = [meeting_place(count) if rank == 0 else ""]
     dist.broadcast_object_list(path)
-    before, current = current, SharedRanks(path[0], rank, count, aligned=dist.get_backend() == "nccl")
+    before, current = current, Ranks(rank, count, path[0], aligned=dist.get_backend() == "nccl")
     try:
         current.meet()
         Path(path[0]).unlink(missing_ok=True)
         yield
     finally:
         current = before
-
-
-def another_place() -> tuple[str, int, int] | None:
-    """Return where new processes of the same ranks meet, as ``join`` takes it; None if this process is not a rank."""
-    if not isinstance(current, SharedRanks):
-        return None
-    return current.agreed("" if current.rank else meeting_place(current.count)), current.rank, current.count
 
 
 def _share_cores(rank: int, count: int) -> None:
@@ -172,9 +160,7 @@ def _share_cores(rank: int, count: int) -> None:
 def columns(spreads_us: Sequence[float], work: Work | None, us: float) -> dict[str, Scalar]:
     """Return the columns of a call of several ranks that takes ``us``: their spread, and the rates of a collective.
 
-    ``algo_gbps`` is the size over the time. ``bus_gbps`` is that times a factor, so that it compares with the rate of a
-    link whatever the number of ranks. Both are defined as in nccl-tests:
-    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+    Rates are as in nccl-tests: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
     columns: dict[str, Scalar] = {"rank_spread_us": statistics.median(spreads_us)} if spreads_us else {}
     if work and work.algo_bytes and us > 0:

@@ -9,7 +9,7 @@ import pytest
 
 from runner.device.exchange import SLOT, Exchange, meeting_place
 from runner.timing.call import Work
-from runner.timing.ranks import Ranks, RanksDiffer, SharedRanks, columns
+from runner.timing.ranks import Ranks, RanksDiffer, columns
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_what_is_longer_than_a_slot_comes_in_parts(together):
 
 def test_ranks_agree_on_what_decides(together):
     def decide(rank, path):
-        ranks = SharedRanks(path, rank, 2)
+        ranks = Ranks(rank, 2, path)
         return [
             ranks.agreed(rank + 5),
             ranks.any(rank == 1),
@@ -66,7 +66,7 @@ def test_ranks_agree_on_what_decides(together):
 
 def test_ranks_at_different_places_fail_instead_of_waiting_forever(together):
     def stray(rank, path):
-        ranks = SharedRanks(path, rank, 2)
+        ranks = Ranks(rank, 2, path)
         with pytest.raises(RanksDiffer, match=f"rank {1 - rank} gives a .* where rank {rank} gives a"):
             ranks.any(True) if rank else ranks.first("")
 
