@@ -195,6 +195,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.kind, self.noise, self.tf32 = kind, noise, tf32
         self.random = ""  # the first operator that draws random numbers
+        self.communicates = False  # with other ranks
         self.elements = 0  # numbers that were computed, and for products what takes as long
         self.products: set[torch.dtype] = set()  # types of the products
         self.kinds_of: dict[int, torch.dtype] = {}  # of the results of an operator, by its number
@@ -240,6 +241,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
 
     def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         kwargs = dict(kwargs or {})
+        if func.namespace == "c10d":
+            return self._communicate(func, args, kwargs)
         name = func._schema.name.partition("::")[2].rstrip("_")
         mutable = func._schema.is_mutable
         if name == "view" and func._overloadname == "dtype":
@@ -271,6 +274,27 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if requested and name in CASTS and requested.itemsize < self.kind.itemsize:
             out, rounds = out.to(requested).to(out.dtype), False
         self._finish(func, name, args, kwargs, given, out, kind, rounds)
+        return out
+
+    def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator of ``torch.distributed``, a collective to its end.
+
+        Its schema does not say what it writes. Each term of a sum over ranks gets an error, as partial sums have, and
+        so does the sum; what only moves keeps its bits.
+        """
+        self.communicates = True
+        sums, given = "reduce" in func._schema.name, _floats((args, kwargs))
+        for tensor in given:
+            self._writers.pop(_storage(tensor), None)  # so that rounding counts as an error of what was sent
+            unit = self._bare.pop(_storage(tensor), 0.0) + (UNIT[self.nominal(tensor)] if sums else 0.0)
+            if unit and self.noise is not None:
+                self.noise.scale(tensor, unit)
+        out = func(*args, **kwargs)
+        if isinstance(out, tuple):  # tensors and the work of a collective; for the work of a send the caller waits
+            out[-1].wait()
+        if sums and self.noise is not None:
+            for tensor in _floats(out):
+                self.noise.scale(tensor, UNIT[self.nominal(tensor)])
         return out
 
     def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

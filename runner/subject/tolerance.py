@@ -233,6 +233,7 @@ class Judge:
             self.refused = "the reference gives other shapes in float64: give inputs far from its thresholds"
         self.changed = tuple(path for path in self._own if path.startswith(("module.", "args", "kwargs")))
         self._elements, self._products = exact.elements, exact.products
+        self._communicates = exact.communicates  # then other ranks, which may have passed, would have to run it too
         self._unrounded = self._last_operators(exact)
         most = AFFORDED.get(self._device.type, AFFORDED_ELSEWHERE) / max(1, self._elements)
         total = int(min(DRAWS[self._quick], max(LEAST, most)))
@@ -421,7 +422,7 @@ class Judge:
 
     def _is_tf32(self, outputs: Leaves) -> bool:
         """Return whether ``outputs`` are right with factors of TF32."""
-        if self._tf32 or self._given or torch.float32 not in self._products:
+        if self._tf32 or self._given or self._communicates or torch.float32 not in self._products:
             return False
         if self._relaxed is None:
             with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):

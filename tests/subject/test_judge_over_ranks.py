@@ -1,0 +1,74 @@
+"""A reference that communicates has an automatic tolerance, and no rank waits for another one while it is judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from runner.device.exchange import meeting_place
+
+LIMIT_S = 120
+Verdicts = Mapping[str, bool]
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x @ w
+    dist.all_reduce(y)
+    return y
+
+
+def gathered(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The same sum, by another collective."""
+    y = x @ w
+    parts = [torch.empty_like(y) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, y)
+    return torch.stack(parts).sum(0)
+
+
+def judge(place: str, rank: int) -> None:
+    """Print what a judge of each reference says to right and wrong outputs of this rank."""
+    from runner.subject.tolerance import Judge
+    from runner.timing import ranks
+
+    ranks.join(place, rank, 2, "cpu")
+    verdicts: dict[str, Verdicts] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        generator = torch.Generator().manual_seed(rank)
+        x, w = (torch.randn(48, 48, generator=generator).to(dtype) for _ in range(2))
+        of_all, alone = product(x, w), x @ w
+        outputs = {"all_reduce": of_all, "all_gather": gathered(x, w), "of this rank": alone}
+        outputs |= {"1 % too large on rank 1": of_all * 1.01 if rank else of_all}
+        for reference in (product, gathered):
+            judged = Judge(reference, (x, w))
+            correct = {name: judged.check(y).correct and not judged.unproven for name, y in outputs.items()}
+            verdicts[f"{reference.__name__} {dtype}"] = correct
+    print(json.dumps(verdicts), flush=True)
+    ranks.current.meet()
+
+
+def test_a_reference_that_communicates_has_an_automatic_tolerance():
+    place = meeting_place(2)
+    command = [sys.executable, __file__, place]
+    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    try:
+        printed = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+        Path(place).unlink(missing_ok=True)
+    for rank, lines in enumerate(printed):
+        verdicts: Mapping[str, Verdicts] = json.loads(lines.splitlines()[-1])
+        assert len(verdicts) == 4
+        for case, correct in verdicts.items():
+            honest = {"all_reduce", "all_gather"} | ({"1 % too large on rank 1"} if rank == 0 else set())
+            assert {name for name, right in correct.items() if right} == honest, (rank, case, correct)
+
+
+if __name__ == "__main__":
+    judge(sys.argv[1], int(sys.argv[2]))
