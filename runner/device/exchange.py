@@ -48,19 +48,20 @@ class Exchange:
     def gather(self, data: bytes) -> list[bytes]:
         """Return the ``data`` of every rank."""
         parts = self._slots(len(data).to_bytes(HEAD, "little") + data[: SLOT - HEAD])
-        sizes, gathered = [int.from_bytes(part[:HEAD], "little") for part in parts], [part[HEAD:] for part in parts]
+        sizes = [int.from_bytes(part[:HEAD], "little") for part in parts]
+        gathered = [bytes(part[HEAD : HEAD + size]) for part, size in zip(parts, sizes, strict=True)]
         for start in range(SLOT - HEAD, max(sizes), SLOT):
-            more = self._slots(data[start : start + SLOT])
-            gathered = [before + part for before, part in zip(gathered, more, strict=True)]
-        return [part[:size] for part, size in zip(gathered, sizes, strict=True)]
+            more = zip(gathered, self._slots(data[start : start + SLOT]), sizes, strict=True)
+            gathered = [before + bytes(part[: max(0, size - start)]) for before, part, size in more]
+        return gathered
 
-    def _slots(self, data: bytes) -> list[bytes]:
-        """Return what each rank gives, padded to a slot. A rank has two slots, since another may be a turn behind."""
+    def _slots(self, data: bytes) -> list[memoryview]:
+        """Return the slots of all ranks, valid until the turn after the next: each has two, as one may be behind."""
         self._turn += 1
         starts = [LINE * len(self._ranks) + SLOT * (2 * rank + self._turn % 2) for rank in self._ranks]
         self._memory[starts[self._rank] : starts[self._rank] + len(data)] = data
         self._wait()
-        return [bytes(self._memory[start : start + SLOT]) for start in starts]
+        return [self._memory[start : start + SLOT] for start in starts]
 
     def _wait(self) -> None:
         with self._fence:
