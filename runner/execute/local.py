@@ -32,6 +32,7 @@ from .spawn import Gone, Spawner, Zygote
 from .worker_process import WorkerProcess
 
 SOURCES = (Zygote, Spawner) if sys.platform == "linux" else (Spawner,)  # of workers, the best first
+MOST_RANKS_PER_CORE = 4  # processes with torch in each; a few share a core so that a program can be tried
 LEAST_ROOM = 10**9  # bytes of address space; a worker takes 0.83 GB on a CPU
 STOPPED_S = 2.0  # a wait that takes so much longer means that this process could not run
 LONGEST_WAIT_S = 1.0  # in which a passed time limit of a worker may go unnoticed
@@ -69,9 +70,14 @@ class Local(Limits):
     ) -> Iterator[Event]:
         """Run ``cases``, all in workers with ``environment``."""
         devices = self._devices(cases)[: max(1, len({case.problem for case in cases}))]
+        ranks, cores = cases[0].ranks, processes.cores()
+        reason = ""
         if not devices:
-            available = len(self._chosen(gpus.visible(), cases[0].ranks))
-            reason = f"needs {cases[0].ranks} GPUs, one for each rank; launcher.gpus={self.gpus} provides {available}"
+            available = len(self._chosen(gpus.visible(), ranks))
+            reason = f"needs {ranks} GPUs, one for each rank; launcher.gpus={self.gpus} provides {available}"
+        elif devices == [()] and ranks > MOST_RANKS_PER_CORE * cores:
+            reason = f"{ranks} ranks are too many for {cores} CPU cores; at most {MOST_RANKS_PER_CORE * cores} run here"
+        if reason:
             yield from (Row(case=case, status="unsupported", reason=reason, phase="plan") for case in cases)
             return
         used = [gpu for device in devices for gpu in device]
@@ -88,14 +94,14 @@ class Local(Limits):
             for source in sources:
                 stack.callback(source.close)
                 source.begin(path, preload, [lock.fileno() for lock in locks], self.start_limit_s)
-            waiting = [] if len(cases) < WORTH or self.precompile == 0 or cases[0].ranks else compiled(cases)
-            count = process_count(self.precompile, processes.cores(), len(waiting), used)
+            waiting = [] if len(cases) < WORTH or self.precompile == 0 or ranks else compiled(cases)
+            count = process_count(self.precompile, cores, len(waiting), used)
             precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
             queues = []
             for device in devices:
                 log = path.with_name(f"worker-{device[0].index}.log") if len(devices) > 1 else path
                 other_users = "; ".join(shared[gpu] for gpu in device if gpu in shared)
-                room, ranks = precompiler.make_room, cases[0].ranks
+                room = precompiler.make_room
                 queues.append(DeviceQueue(device, sources, log, self, blocks.take, room, other_users, ranks))
             try:
                 yield from map(precompiler.observe, self._serve(queues, blocks, precompiler, path))

@@ -30,6 +30,8 @@ class Line:
     row: Row  # the replicas merged into one
     tflops: float | None = None
     gbps: float | None = None
+    algo_gbps: float | None = None
+    bus_gbps: float | None = None
     replicas: int = 1
     between_pct: float | None = None
     in_rounds: Row | None = None  # the row with its time in the paired rounds; None without one
@@ -201,7 +203,10 @@ def _against(
 
 
 def _rates(row: Row) -> dict[str, Any]:
-    return {"tflops": _rate(row, "flops", 1e-6), "gbps": _rate(row, "bytes_min", 1e-3)}
+    """Return work over time. A collective's is as in https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md."""
+    algo_gbps = _rate(row, "algo_bytes", 1e-3)
+    rates = {"tflops": _rate(row, "flops", 1e-6), "gbps": _rate(row, "bytes_min", 1e-3), "algo_gbps": algo_gbps}
+    return rates | {"bus_gbps": algo_gbps and algo_gbps * float(row.metrics.get("bus_factor") or 1.0)}
 
 
 def _rate(row: Row, column: str, scale: float) -> float | None:

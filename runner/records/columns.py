@@ -114,10 +114,6 @@ TIMES: dict[str, Column] = {
     "sustained_us": Column("us", "mean time of a call under continuous load, warm; restoring inputs included", "lower"),
     "energy_mj": Column("mJ", "energy of the board for one call under continuous load", "lower"),
     "gap_us": Column("us", "time within cupti_us in which no kernel ran; kernels are launched one by one there"),
-    "bus_gbps": Column(
-        "GB/s", "of a collective: algo_gbps times what the busiest link carries of its size, as in nccl-tests", "higher"
-    ).shown("bus", place=8),
-    "algo_gbps": Column("GB/s", "of a collective: its size over the time, as in nccl-tests", "higher"),
     "rank_spread_us": Column("us", "of several ranks: median over samples of the slowest rank's less the fastest's"),
     "warmup_s": Column("s", "time spent in calls before the first sample"),
 }
@@ -207,6 +203,8 @@ CHECKED: dict[str, Column] = {  # what the check found, and what the workload as
     "tolerance": Column("", "error allowed at an element whose reference is r").shown("tolerance", summary=6),
     "flops": Column("flop", "floating-point operations that the workload asks for, however they are computed"),
     "bytes_min": Column("byte", "minimum traffic: each input read once, each output written once"),
+    "algo_bytes": Column("byte", "of a collective: its size, as nccl-tests counts it"),
+    "bus_factor": Column("", "of a collective: part of its size that the busiest link carries, as in nccl-tests"),
 }
 
 COLUMNS: dict[str, Column] = {**TIMES, **TIMING, **CASE, **CHECKED}  # beside those that measurements declare
@@ -238,6 +236,10 @@ DERIVED: dict[str, Column] = {  # computed from rows by runner.findings.lines
     "gbps": Column("GB/s", "minimum traffic over the time", "higher", "interval_pct").shown(
         "B/s", form="rate", place=7, drop=2, charted=True
     ),
+    "bus_gbps": Column("GB/s", "of a collective: algo_gbps times bus_factor", "higher", "interval_pct").shown(
+        "bus", place=8
+    ),
+    "algo_gbps": Column("GB/s", "of a collective: its size over the time", "higher", "interval_pct"),
     "speedup": Column("", "baseline's time over this time, from paired rounds", "higher", compares=True).shown(
         "speed-up", form="factor", place=4, charted=True
     ),

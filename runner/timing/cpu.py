@@ -49,7 +49,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
         "separate_pct": separate_pct("cpu"),
         "cpu_wait_pct": waited_pct,
     }
-    columns |= ranks.columns(instrument.spreads_us, call.work, series.summary.estimate)
+    columns |= ranks.columns(instrument.spreads_us)
     return columns, series, instrument
 
 

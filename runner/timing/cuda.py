@@ -78,7 +78,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     columns |= calibration.unknown_offset(columns) | {"separate_pct": separate_pct("cuda")}
     if isinstance(instrument, GraphTimestamps):
         columns |= {"buffer_sets": min(len(buffer_sets), settings.captures), "timer_drift_us": drift_us}
-    columns |= ranks.columns(instrument.spreads_us, call.work, series.summary.estimate)
+    columns |= ranks.columns(instrument.spreads_us)
     if observed:
         columns |= {
             "cupti_us": observed.span_us,

@@ -22,7 +22,6 @@ import torch.distributed as dist
 from ..device.exchange import Exchange, meeting_place
 from ..records.case import Scalar
 from . import clock as time
-from .call import Work
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun
 HERE = "127.0.0.1"
@@ -157,13 +156,6 @@ def _share_cores(rank: int, count: int) -> None:
     torch.set_num_threads(max(1, min(torch.get_num_threads(), len(cpus) // count)))
 
 
-def columns(spreads_us: Sequence[float], work: Work | None, us: float) -> dict[str, Scalar]:
-    """Return the columns of a call of several ranks that takes ``us``: their spread, and the rates of a collective.
-
-    Rates are as in nccl-tests: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
-    """
-    columns: dict[str, Scalar] = {"rank_spread_us": statistics.median(spreads_us)} if spreads_us else {}
-    if work and work.algo_bytes and us > 0:
-        gbps = work.algo_bytes / us / 1e3
-        columns |= {"algo_gbps": gbps, "bus_gbps": gbps * work.bus_factor}
-    return columns
+def columns(spreads_us: Sequence[float]) -> dict[str, Scalar]:
+    """Return the columns of a call of several ranks, whose samples differ by ``spreads_us`` between ranks."""
+    return {"rank_spread_us": statistics.median(spreads_us)} if spreads_us else {}

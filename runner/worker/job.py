@@ -115,6 +115,8 @@ class Job:
         expected = problem.expected()  # before the implementation, which may change the inputs or torch, is loaded
         work = workload.work()
         self.metrics.update(flops=work.flops, bytes_min=work.bytes_min, threads=torch.get_num_threads())
+        if work.algo_bytes:
+            self.metrics.update(algo_bytes=work.algo_bytes, bus_factor=work.bus_factor)
 
         self.enter("build")
         implementation = implementations.build(case.impl)

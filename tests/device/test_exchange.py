@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.device.exchange import SLOT, Exchange, meeting_place
-from runner.timing.call import Work
-from runner.timing.ranks import Ranks, RanksDiffer, columns
+from runner.timing.ranks import Ranks, RanksDiffer
 
 
 @pytest.fixture
@@ -76,10 +75,3 @@ def test_ranks_at_different_places_fail_instead_of_waiting_forever(together):
 def test_a_process_alone_agrees_with_itself():
     ranks = Ranks()
     assert (ranks.agreed(5), ranks.any(0), ranks.first("no"), ranks.slowest([1.5])) == (5, False, "no", [1.5])
-
-
-def test_rates_of_a_collective_are_those_of_nccl_tests():
-    work = Work(0, 0, "float32", False, algo_bytes=2**30, bus_factor=1.5)
-    figures = columns([1.0, 3.0, 2.0], work, 1000.0)
-    assert figures == pytest.approx({"rank_spread_us": 2.0, "algo_gbps": 1073.741824, "bus_gbps": 1610.612736})
-    assert columns([], Work(0, 0, "float32", False), 1000.0) == {}

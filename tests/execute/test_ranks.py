@@ -100,9 +100,15 @@ def test_every_collective_is_right_on_every_rank_and_compared(begin):
     rows = [event for event in events if isinstance(event, Row)]
     assert {(row.case.label, row.status, row.reason) for row in rows} == {(case.label, "ok", "") for case in cases}
     for row in rows:
-        assert row.metrics["bus_gbps"] > 0
+        assert row.metrics["algo_bytes"] > 0
         assert row.metrics["rank_spread_us"] >= 0
     assert sum(bool(event.batches_us) for event in events if isinstance(event, PairedRounds)) == len(cases) // 2
+
+
+def test_ranks_that_a_cpu_cannot_hold_are_refused(run):
+    (row,) = run(of_ranks("all_reduce", "torch", 1024))
+    assert row.status == "unsupported"
+    assert "1024 ranks are too many" in row.reason
 
 
 def test_three_ranks_and_one(run):

@@ -482,7 +482,8 @@ def test_what_is_said_of_the_fastest_agrees_with_the_word_beside_it():
 
 def test_times_in_rounds_have_the_ratio_that_the_rounds_have():
     generator = random.Random(5)
-    rows = {impl: row(impl, us, flops=1e6) for impl, us in (("torch", 100.0), ("triton", 96.0), ("cuda", 103.0))}
+    amounts = {"flops": 1e6, "algo_bytes": 3e3, "bus_factor": 1.5}
+    rows = {impl: row(impl, us, **amounts) for impl, us in (("torch", 100.0), ("triton", 96.0), ("cuda", 103.0))}
     batches = {one.case.key: [one.time_us * generator.uniform(0.8, 1.0) for _ in range(10)] for one in rows.values()}
     compared = PairedRounds(batches_us=batches, instruments=dict.fromkeys(batches, "perf_counter"))
     lines = by_impl(derive_lines(rows.values(), None, [compared]))
@@ -493,6 +494,8 @@ def test_times_in_rounds_have_the_ratio_that_the_rounds_have():
         assert base / line.paired_time_us == pytest.approx(line.speedup)
         assert (line.time_us, line.shown.time_us) == (rows[impl].time_us, line.paired_time_us)
         assert line.shown.tflops == pytest.approx(1 / line.paired_time_us)
+        assert line.shown.algo_gbps == pytest.approx(3 / line.paired_time_us)
+        assert line.shown.bus_gbps == pytest.approx(4.5 / line.paired_time_us)
         low, high = (line.shown.row.metrics[name] for name in ("low_us", "high_us"))
         assert low < line.paired_time_us < high
         assert line.paired_interval_pct == pytest.approx(100 * (high / line.paired_time_us - 1))
