@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ..timing.call import Call
 from .layout import laid_out
-from .workload import ITEMSIZE, Draw, Expected, Size, Workload
+from .workload import ITEMSIZE, Draw, DType, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,11 @@ SIDE = 3  # rows and columns of a filter
 
 @dataclass(frozen=True, kw_only=True)
 class CnnStep(Workload):
-    """``steps`` steps of training with SGD. Each loads a batch of images, of which there are ``batches``, in turn."""
+    """``steps`` steps of training with SGD. Each loads a batch of images, of which there are ``batches``, in turn.
+
+    Parameters are stored in float32: an update is often less than the last digit of one in 16 bits. An implementation
+    gets them in ``dtype``, as it gets images.
+    """
 
     batch: Size  # images
     channels: Size  # of an image
@@ -47,6 +51,11 @@ class CnnStep(Workload):
     def __post_init__(self) -> None:
         if self.size < 4:
             raise ValueError(f"size={self.size}: two poolings leave nothing of an image; give a size of at least 4")
+
+    @property
+    def output_dtype(self) -> DType:
+        """float32: that of the stored parameters."""
+        return "float32"
 
     @property
     def features(self) -> int:
@@ -86,10 +95,14 @@ class CnnStep(Workload):
         from .stepwise import kept
 
         images, targets, *initial = inputs
-        params = training.copies(initial)
+        params = training.copies(_masters(initial))
         batches = [(laid_out(x, self.layout), target) for x, target in zip(images, targets, strict=True)]
         loader = Loader(batches, self.steps, self.loading)
-        copies = {index: [torch.empty_like(param) for param in initial] for index in kept(self.steps)}
+        copies = {index: [torch.empty_like(param) for param in params] for index in kept(self.steps)}
+
+        def forward() -> Tensor:
+            x = loader.batch[0]
+            return function(x, *(param.to(x.dtype) for param in params))
 
         def load(index: int) -> None:
             loader.load(index)
@@ -98,7 +111,7 @@ class CnnStep(Workload):
                     torch._foreach_copy_(copies[index], params)
 
         call = training.train(
-            lambda: function(loader.batch[0], *params),
+            forward,
             self.steps,
             params,
             accumulate=False,
@@ -138,7 +151,7 @@ class CnnStep(Workload):
             return after
 
         names = [f"{name}{block}" for block in (1, 2) for name in ("w", "gamma", "beta")] + ["a", "b", "c", "d"]
-        return Stepwise(step, start, names, self.steps, self.dtype)
+        return Stepwise(step, _masters(start), names, self.steps, self.dtype)
 
     def flops(self) -> int:
         """2 for each term of convolutions and products, forward, and twice that backward, all times ``steps``.
@@ -155,4 +168,9 @@ class CnnStep(Workload):
         params = SIDE**2 * self.filters * (self.channels + 2 * self.filters) + 6 * self.filters
         params += self.hidden * (self.features + 1) + self.classes * (self.hidden + 1)
         images = self.steps * self.batch * self.channels * self.size**2
-        return (images + 2 * params) * ITEMSIZE[self.dtype] + self.steps * self.batch * 8
+        return images * ITEMSIZE[self.dtype] + 8 * (params + self.steps * self.batch)
+
+
+def _masters(params: Sequence[Tensor]) -> list[Tensor]:
+    """Return parameters in float32, or as they are in float64."""
+    return [param if param.element_size() == 8 else param.float() for param in params]

@@ -45,11 +45,14 @@ class ConvBnReluPool(Convolution):
         """Return x, w, gamma [filters] and beta [filters].
 
         For inference also mean [filters] and variance [filters], for bwd and fwd_bwd dy, of the shape of y. Gamma may
-        be negative: then the largest number of a window is not the largest of the convolution.
+        be negative: then the largest number of a window is not the largest of the convolution. It is not near 0, and
+        beta and mean are small, so that ReLU leaves something of each channel.
         """
-        tensors = (*self.operands(draw), draw(self.filters), draw(self.filters))
+        gamma = draw(self.filters)
+        gamma = gamma.sign() * (gamma.abs() + 0.5)
+        tensors = (*self.operands(draw), gamma, draw(self.filters, scale=0.1))
         if self.mode == "inference":
-            return (*tensors, draw(self.filters), draw(self.filters).abs() + 0.5)
+            return (*tensors, draw(self.filters, scale=0.1), draw(self.filters).abs() + 0.5)
         return tensors if self.pass_ == "fwd" else (*tensors, draw(*self.output))
 
     def options(self) -> Mapping[str, object]:

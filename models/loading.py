@@ -17,7 +17,7 @@ class Loader:
     """Copies the next batch to where the step finds it: ``batch`` after ``load(index)``.
 
     pageable: the host waits for each copy. pinned: it does not, and the copy is in order with the kernels. overlapped:
-    pinned, and the batch after next is copied on a second stream while the step computes, so there are two places.
+    pinned, and the next batch is copied on a second stream while the step computes, so there are two places.
     """
 
     def __init__(self, batches: Sequence[tuple[Tensor, ...]], steps: int, loading: Loading) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import torch
@@ -15,10 +16,9 @@ from torch import Tensor
 
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs
-from .rounding import FLOOR
 from .workload import UNIT, DType
 
-RUNS, NOISE, DEVIATIONS = 8, 8.0, 4.0  # see ``Stepwise``
+RUNS, DEVIATIONS, NOISE = 8, 4.0, {"float32": 8.0}  # see ``Stepwise``; noise of other types is 2
 
 Step = Callable[[int, bool, Sequence[Tensor]], Sequence[Tensor]]  # number, in float64?, parameters → those after it
 
@@ -37,28 +37,36 @@ def kept(steps: int) -> list[int]:
 class Stepwise:
     """What the outputs of a training should be: its parameters after all steps, then those before each of ``kept``.
 
-    ``step`` is run in float64 and ``RUNS`` times in ``dtype``, each time from parameters that differ by up to ``NOISE``
-    roundings. So these runs differ by more than roundings, and what a rounding may cut off is cut off in some of them.
-    A change of a parameter may differ from the exact one by ``DEVIATIONS`` root mean squares, of its own and of its
-    tensor, and by one rounding of the parameter.
+    ``step`` is run in float64, and ``RUNS`` times in ``dtype`` from parameters that differ by up to ``NOISE`` roundings
+    to it. So these runs differ by more than roundings, and what a rounding may cut off is cut off in some of them. The
+    change of a parameter may differ from the exact one by ``DEVIATIONS`` root mean squares, of its own and of its
+    tensor, and by two roundings of the stored parameter. A factor that all changes of a tensor have in common may
+    differ from 1 by as many root mean squares.
     """
 
     step: Step
     start: Sequence[Tensor]  # parameters before the first step
     names: Sequence[str]
     steps: int
-    dtype: DType
+    dtype: DType  # in which a step is computed
 
     def check(self, outputs: Any) -> CheckResult:
-        """Compare the parameters after each judged step with those of ``step``."""
+        """Compare the change of each parameter in each judged step with that of ``step``."""
         places = [self.steps, *kept(self.steps)]
         count = len(self.start)
         if len(outputs) != count * len(places):
             return CheckResult(compared=False, reason=f"{len(outputs)} tensors, not {count * len(places)}")
+        kind = self.start[0].dtype
+        shapes = [[one.shape for one in tensors] for tensors in (outputs, [*self.start] * len(places))]
+        if shapes[0] != shapes[1] or any(one.dtype != kind for one in outputs):
+            return CheckResult(compared=False, reason=f"not parameters of {kind} in the shapes before the training")
         states = {place: outputs[count * at : count * (at + 1)] for at, place in enumerate(places)} | {0: self.start}
-        expected = [one for index in judged(self.steps) for one in self._expected(index, states[index])]
-        after = [tensor for index in judged(self.steps) for tensor in states[index + 1]]
-        return check_outputs(after, expected, getattr(torch, self.dtype))
+        expected, changes = [], []
+        for index in judged(self.steps):
+            before, after = states[index], states[index + 1]
+            expected += self._expected(index, before)
+            changes += [now.double() - was.double() for now, was in zip(after, before, strict=True)]
+        return check_outputs(changes, expected, torch.float64)
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
         """Compare as ``check`` does."""
@@ -67,24 +75,26 @@ class Stepwise:
     def _expected(self, index: int, before: Sequence[Tensor]) -> list[Expected]:
         exact = self.step(index, True, [param.double() for param in before])
         changes = [value - param.double() for value, param in zip(exact, before, strict=True)]
-        squares = [torch.zeros_like(value) for value in exact]
+        squares, common = [torch.zeros_like(value) for value in exact], [0.0] * len(exact)
         generator = torch.Generator(before[0].device).manual_seed(index)
-        unit = UNIT[self.dtype]
+        amount = NOISE.get(self.dtype, 2.0) * UNIT[self.dtype]
         for _ in range(RUNS):
-            noise = [value.new_empty(value.shape).uniform_(-1, 1, generator=generator) for value in exact]
-            near = [
-                (param * (1 + NOISE * unit * one)).to(param.dtype) for param, one in zip(before, noise, strict=True)
-            ]
-            for square, was, now, change in zip(squares, near, self.step(index, False, near), changes, strict=True):
-                square += (now.double() - was.double() - change).square() / RUNS
-        tolerance = f"of a step from its own parameters: {unit:.1e} |r| + {DEVIATIONS:g} deviations of {RUNS} runs"
+            noise = [torch.empty_like(value).uniform_(-1, 1, generator=generator) for value in exact]
+            near = [(param * (1 + amount * one)).to(param.dtype) for param, one in zip(before, noise, strict=True)]
+            for at, (was, now) in enumerate(zip(near, self.step(index, False, near), strict=True)):
+                error, change = now.double() - was.double() - changes[at], changes[at]
+                squares[at] += error.square() / RUNS
+                common[at] += float((error * change).sum() / change.square().sum()) ** 2 / RUNS
+        stored = 2 * UNIT[str(before[0].dtype).removeprefix("torch.")]
+        text = f"of single steps, changes: {DEVIATIONS:g} deviations of {RUNS} runs + {stored:.1e} |parameter|"
         return [
             Expected(
-                f"{name} after step {index + 1}",
-                value,
-                DEVIATIONS * (square.sqrt() + square.mean().sqrt()) + FLOOR[self.dtype],
-                unit,
-                tolerance,
+                f"change of {name} in step {index + 1}",
+                change,
+                DEVIATIONS * (square.sqrt() + square.mean().sqrt()) + stored * value.abs(),
+                0.0,
+                text,
+                common=DEVIATIONS * sqrt(factor) + UNIT[self.dtype],
             )
-            for name, value, square in zip(self.names, exact, squares, strict=True)
+            for name, change, value, square, factor in zip(self.names, changes, exact, squares, common, strict=True)
         ]

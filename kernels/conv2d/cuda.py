@@ -31,7 +31,7 @@ def conv2d(
         ValueError: the shapes, dtypes or devices do not match.
 
     """
-    require_operands(x, w, groups)
+    require_operands(x, w, padding=padding, dilation=dilation, groups=groups)
     require_type("conv2d", x, "use impl=torch for")
     batch, channels, height, width = x.shape
     filters, _, taps, _ = w.shape
@@ -40,17 +40,20 @@ def conv2d(
     last = torch.channels_last if x.stride(1) == 1 and channels > 1 else torch.contiguous_format
     y = each_time(torch.empty, (batch, filters, rows, cols), dtype=x.dtype, device=x.device, memory_format=last)
 
-    def fits(each: int, down: int, along: int, deep: int) -> bool:
+    def shared(each: int, down: int, along: int, deep: int) -> int:
         image = ((down - 1) * stride + reach) * (((along - 1) * stride + reach) | 1)
-        return deep * (image + taps**2 * (each + 4)) * (8 if x.element_size() == 8 else 4) <= SHARED
+        return deep * (image + taps**2 * (each + 4)) * (8 if x.element_size() == 8 else 4)
 
+    if depth < 1 or w.shape[3] != taps:
+        raise Unsupported(f"filters of {taps} x {w.shape[3]}, depth={depth}: give square ones, and 1 or more")
     choices = (
         [one for one in TILES if one[0] <= max(TILES[-1][0], filters // groups)] if tile is None else [TILES[tile]]
     )
     depths = [depth >> halved for halved in range(depth.bit_length())]
-    found = [(one, deep) for one in choices for deep in depths if fits(one[0], *one[2:4], deep)]
-    if not found or w.shape[3] != taps:
-        raise Unsupported(f"filters of {taps} x {w.shape[3]} are not square or fill shared memory; use impl=torch")
+    found = [(one, deep) for one in choices for deep in depths if shared(one[0], *one[2:4], deep) <= SHARED]
+    if not found:
+        least = shared(choices[-1][0], *choices[-1][2:4], 1)
+        raise Unsupported(f"the smallest tile needs {least} bytes of shared memory of {SHARED}; use impl=torch")
     (each, own, down, along, pixels), deep = found[0]
     words = ", ".join(map(str, (taps, stride, dilation, each, own, down, along, pixels, deep)))
     launch = kernel(source(__file__, variant), f"conv2d_kernel<{TYPES[x.dtype]}, {words}>", build, x.device)

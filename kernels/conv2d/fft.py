@@ -26,4 +26,4 @@ def conv2d(x: Tensor, w: Tensor, *, stride: int = 1, padding: int = 0, dilation:
     y: Tensor = torch.fft.irfft2(product.permute(4, 0, 3, 1, 2).flatten(1, 2), size)
     rows, cols = (length - dilation * (taps - 1) for length, taps in zip(size, w.shape[2:], strict=True))
     y = y.roll((padding, padding), (2, 3))[:, :, :rows:stride, :cols:stride]
-    return y.where(y.abs() > ERROR * y.abs().amax(), 0.0).to(x.dtype)
+    return y.masked_fill(y.abs() <= ERROR * y.abs().amax(), 0.0).to(x.dtype)  # and NaN stays

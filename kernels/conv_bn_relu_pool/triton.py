@@ -96,7 +96,7 @@ def conv_bn_relu_pool(
     """
     if mean is None or variance is None:
         raise Unsupported("one kernel cannot know the mean of the batch: give workload.mode=inference")
-    require_operands(x, w)
+    require_operands(x, w, gamma, beta, mean, variance, padding=padding)
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise Unsupported(f"this kernel takes float32, float16 and bfloat16; convert from {x.dtype}")
     require_gpu(x)

@@ -37,8 +37,14 @@ def test_training_and_what_is_no_block_is_refused_in_triton(load, device):
         block(x[:, :2], w, *[vector] * 4)
     with pytest.raises(ValueError, match="give one dtype on one device"):
         block(x, w.half(), *[vector] * 4)
+    with pytest.raises(ValueError, match="3 numbers 1 apart do not fit into 2 pixels"):
+        block(x[:, :, :2], w, *[vector] * 4)
+    with pytest.raises(ValueError, match="4 filters have a number each"):
+        block(x, w, vector[:2], *[vector] * 3)
+    with pytest.raises(ValueError, match="give one dtype on one device"):
+        block(x, w, vector, vector.double(), vector, vector)
     with pytest.raises(Unsupported, match="takes float32, float16 and bfloat16"):
-        block(x.int(), w.int(), *[vector] * 4)
+        block(x.int(), w.int(), *[vector.int()] * 4)
     assert block(x[:0], w, *[vector] * 4).shape == (0, 4, 3, 3)
 
 
@@ -56,12 +62,25 @@ def test_nan_goes_on_and_minus_infinity_does_not_in_triton(load, device):
 def test_filters_that_do_not_fit_are_refused_in_cuda(load):
     function = load("conv2d", "cuda")
     x = torch.randn(1, 2, 300, 300, device="cuda")
-    with pytest.raises(Unsupported, match="use impl=torch"):
+    with pytest.raises(Unsupported, match="bytes of shared memory of 49152; use impl=torch"):
         function(x, torch.randn(4, 2, 200, 200, device="cuda"))
-    with pytest.raises(Unsupported, match="are not square"):
+    with pytest.raises(Unsupported, match="give square ones"):
         function(x, torch.randn(4, 2, 3, 5, device="cuda"))
     with pytest.raises(ValueError, match="do not fit images"):
         function(x, torch.randn(4, 3, 3, 3, device="cuda"))
+
+
+def test_nan_stays_in_transforms(load, device):
+    x = torch.ones(1, 1, 6, 6, device=device)
+    x[0, 0, 2, 2] = torch.nan
+    assert load("conv2d", "fft")(x, torch.ones(1, 1, 3, 3, device=device)).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_columns_that_cancel_in_dx_are_added_in_float32(make, load, device, expected_of, error, dtype):
+    fields = SIZES | {"batch": 2, "channels": 17, "filters": 1}
+    workload, inputs = make("conv2d", dtype=dtype, device=device, pass_="fwd_bwd", **fields)
+    assert error(expected_of(workload, inputs), workload.call(load("conv2d", "im2col"), inputs).run()) <= 1
 
 
 def test_transforms_have_no_backward(make, load, device):

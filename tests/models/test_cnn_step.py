@@ -50,13 +50,14 @@ def test_a_step_with_another_batch_or_rate_or_without_a_part_of_the_update_is_wr
 ):
     fields = SIZES | {"steps": steps, "lr": 0.1}
     workload, inputs = make("cnn_step", dtype=dtype, **fields)
-    faster, _ = make("cnn_step", dtype=dtype, **fields | {"lr": 0.12})
+    faster, _ = make("cnn_step", dtype=dtype, **fields | {"lr": 0.11})
     expected, (images, targets, *params) = expected_of(workload, inputs), inputs
     outputs = trained(workload, inputs)
     assert error(expected, outputs) <= 1
     assert error(expected, trained(faster, inputs)) > 1
     assert error(expected, trained(workload, (images.flip(0), targets, *params))) > 1
-    assert error(expected, [*outputs[:9], params[9], *outputs[10:]]) > 1
+    still = [output if place != 4 else params[4].float() for place, output in enumerate(outputs)]
+    assert error(expected, still) > 1  # gamma of the second block
     assert error(expected, [param * 1.05 for param in outputs]) > 1
     assert not expected.check_tensors(outputs[1:]).compared
 
