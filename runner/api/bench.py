@@ -125,7 +125,7 @@ def bench(
         measure_peak=measure_peak,
         ranks=ranks,
         gpu_s=GPU_S if max_s is None else None,
-        goes_on=sizes is not None,
+        goes_on=sizes is not None and not ranks,
     )
     rows = Rows(functions, settings, swept=sizes is not None, grad=grad)
 

@@ -11,6 +11,7 @@ from time import perf_counter, sleep
 
 SLOT = 2**16  # bytes that a rank can give at a time
 LINE = 64  # bytes of a counter, so that no two share a cache line
+LEFT = 2**62  # is added to the counter of a rank that comes to no further turn
 HEAD = 8  # bytes of a length
 SPIN_S, PAUSE_S = 0.002, 0.0002  # a rank waits for the others at full speed, then in short sleeps
 MEMORY = Path("/dev/shm")  # noqa: S108  # files with random names
@@ -26,6 +27,10 @@ def meeting_place(count: int) -> str:
 
 def _bytes(count: int) -> int:
     return (LINE + 2 * SLOT) * count
+
+
+class HasLeft(RuntimeError):
+    """Raised if a rank has left, so that waiting for it would never end."""
 
 
 class Exchange:
@@ -44,6 +49,10 @@ class Exchange:
         for _ in range(2):  # the first may end in a sleep
             self._turn += 1
             self._wait()
+
+    def leave(self) -> None:
+        """Let the others, which would wait for this rank, raise HasLeft."""
+        self._counters[LINE // 8 * self._rank] = LEFT + self._turn
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the ``data`` of every rank."""
@@ -70,5 +79,7 @@ class Exchange:
         for rank in self._ranks:
             while self._counters[LINE // 8 * rank] < self._turn:
                 os.sched_yield() if perf_counter() - began < SPIN_S else sleep(PAUSE_S)
+            if LEFT <= self._counters[LINE // 8 * rank] < LEFT + self._turn:
+                raise HasLeft(f"rank {rank} has raised an exception, so the others have no one to wait for")
         with self._fence:
             pass

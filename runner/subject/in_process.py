@@ -20,12 +20,12 @@ import torch
 from ..kernels.unsupported import Unsupported
 from ..records.case import Scalar
 from ..records.replaced import replaced
+from ..timing import ranks
 from ..timing.arguments import Inputs, device_of
 from ..timing.call import Batches, Call, Work
 from ..timing.correctness import Outputs
 from ..timing.nested import tensors
 from ..timing.peak_memory import peak_bytes_of_program
-from ..timing.ranks import of_program
 from ..timing.settings import default_settings
 from ..timing.timer import Timer
 from ..timing.verdict import UNTRUE
@@ -94,7 +94,7 @@ def measure(
     """
     name, measured, batches = "", list[Measured](), list[Batches]()
     try:
-        with preserved_state(), of_program() if options.ranks else nullcontext():
+        with preserved_state(), ranks.of_program() if options.ranks else nullcontext():
             device = options.device or device_of(functions, args)
             with on(device):
                 name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
@@ -146,6 +146,9 @@ def _measure(
     functions: Sequence[Function], args: Sequence[Any], options: Options, kind: str, measured: list[Measured]
 ) -> list[Batches]:
     """Add the measurement of each function to ``measured``, and return the batches of the paired rounds."""
+    asked = f"{len(functions)} functions, {options.settings}"
+    if len({*ranks.current.gather(asked, "measurement")}) > 1:
+        raise ValueError("the ranks ask for different functions or settings: call it with the same ones on each")
     # Before a function may change its arguments.
     expected = _expected(options.reference, args, options) if options.reference else None
     settings, work = options.settings, _work(options, args)
@@ -180,7 +183,7 @@ def _measure(
                 longer = replace(settings, max_s=options.settings.max_s)
                 batches = longer.compare(on_same_inputs(calls), kind) or []
         except Exception as error:  # the times of the functions stay
-            if not (options.goes_on or isinstance(error, torch.OutOfMemoryError)):
+            if options.ranks or not (options.goes_on or isinstance(error, torch.OutOfMemoryError)):
                 raise
         right = [place for place, timed in enumerate(measured) if timed.is_timed]
         for place, batch in zip(right, batches, strict=False):

@@ -127,11 +127,16 @@ class OwnOperation:
         return tuple(before)
 
     def draw(self, device: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Call ``inputs`` of the file, with seeds set and restored. Return positional and keyword arguments."""
+        """Call ``inputs`` of the file, with seeds set and restored. Return positional and keyword arguments.
+
+        Each rank has a seed of its own, so that nobody is right without the others' inputs. If ``inputs`` names
+        ``rank`` or ``world_size``, all ranks have the same seed, and the file decides what they share.
+        """
         import torch
 
         from ..timing.nested import mapped, tensors
 
+        seed += 0 if {"rank", "world_size"} & {*self.file.filled} else self.place.get("rank", 0)
         given = {name: getattr(self, name) for name in self.file.of_inputs}
         filled: dict[str, Any] = {"device": device, "seed": seed}
         filled["dtype"] = getattr(torch, self.dtype or self.file.dtype or "float32")

@@ -57,6 +57,11 @@ class Ranks:
         if self._exchange:
             self._exchange.meet()
 
+    def leave(self) -> None:
+        """Let ranks that wait for this one raise HasLeft."""
+        if self._exchange:
+            self._exchange.leave()
+
     def align(self) -> None:
         """Let the GPUs wait for each other on their current streams. On a CPU, ``meet`` does it."""
         if self._flag is not None:
@@ -144,6 +149,9 @@ def of_program() -> Iterator[None]:
         current.meet()
         Path(path[0]).unlink(missing_ok=True)
         yield
+    except BaseException:
+        current.leave()
+        raise
     finally:
         current = before
 

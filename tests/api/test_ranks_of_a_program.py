@@ -32,10 +32,24 @@ def wrong(x):
 functions = {"summed": summed, "again": lambda x: summed(x), "wrong": wrong}
 compared = bench(functions, torch.ones(100), check=summed, atol=0, rtol=0, ranks=True, max_s=0.05)
 print([line.timing.us for line in compared][:2], compared["wrong"].timing.reason)
+
+calls = 0
+def late(x):
+    global calls
+    calls += 1
+    if rank == 1 and calls == 30:
+        raise ValueError("too late")
+    return x * 2
+
+for longest in (0.05, 0.05 + rank):
+    try:
+        bench(late, torch.ones(100), ranks=True, max_s=longest)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
 """
 
 
-def test_all_ranks_get_the_same_times_and_know_what_is_wrong_on_one(tmp_path):
+def test_all_ranks_get_the_same_times_and_know_what_fails_on_one(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py")]
     environment = {**processes.environment(), "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
@@ -45,9 +59,15 @@ def test_all_ranks_get_the_same_times_and_know_what_is_wrong_on_one(tmp_path):
         )
         for rank in range(2)
     ]
-    first, second = [process.communicate(timeout=100)[0] for process in running]
+    (first, *of_0), (second, *of_1) = [process.communicate(timeout=100)[0].splitlines() for process in running]
     assert first == second
     assert "] rank 1: " in first
+    left, differ = (
+        "HasLeft: rank 1 has raised an exception",
+        "ValueError: the ranks ask for different functions or settings",
+    )
+    assert (of_0[0][: len(left)], of_1[0]) == (left, "ValueError: too late")
+    assert (of_0[1][: len(differ)], of_1[1][: len(differ)]) == (differ, differ)
 
 
 def test_without_a_group_it_says_what_to_do():
