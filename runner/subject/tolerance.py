@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..records.figures import listed
 from ..records.replaced import replaced
+from ..timing import ranks
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs, misfit
 from ..timing.nested import Path, is_array, leaves, mapped, plain_leaves, tensors
@@ -112,6 +113,7 @@ class Judge:
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._start()
+            self.refused = ranks.current.first(self.refused)
             if not self.refused:
                 self._outputs = self._limits(_products_of(tf32, self._device))
             if not self.refused:
@@ -233,10 +235,10 @@ class Judge:
             self.refused = "the reference gives other shapes in float64: give inputs far from its thresholds"
         self.changed = tuple(path for path in self._own if path.startswith(("module.", "args", "kwargs")))
         self._elements, self._products = exact.elements, exact.products
-        self._communicates = exact.communicates  # then other ranks, which may have passed, would have to run it too
+        self._communicates = ranks.current.any(exact.communicates)  # then all ranks run it equally often
         self._unrounded = self._last_operators(exact)
         most = AFFORDED.get(self._device.type, AFFORDED_ELSEWHERE) / max(1, self._elements)
-        total = int(min(DRAWS[self._quick], max(LEAST, most)))
+        total = ranks.current.agreed(int(min(DRAWS[self._quick], max(LEAST, most))))
         self.draws, self._probes = total - PROBES.get(total, 2), PROBES.get(total, 2)
 
     def _last_operators(self, exact: Rounding) -> frozenset[int]:
@@ -343,7 +345,7 @@ class Judge:
         shapes = self._shapes(self._exact)
         for number in range(self.draws + self._probes):
             drawn, _ = self._in_float64(noise, unrounded=self._unrounded, tf32=tf32, spreads=spreads)
-            if self._shapes(drawn) != shapes:
+            if ranks.current.any(self._shapes(drawn) != shapes):
                 self.refused = "the shape of an output depends on rounding: give inputs far from its thresholds"
                 return
             for path, output in outputs.items():
@@ -434,7 +436,7 @@ class Judge:
     def _try_wrong_answers(self) -> None:
         """Set ``unproven`` and ``note`` by wrong answers that pass."""
         judged = {path: output for path, output in self._outputs.items() if output.own.numel()}
-        if not judged:
+        if not ranks.current.any(judged):
             return
         notes = [self.note] if self.note else []
         refusing = {
@@ -449,11 +451,12 @@ class Judge:
         blind = []
         for name, outputs in refusing.items():
             right = self._passes(outputs, judged) if outputs else []
-            blind += [name] if len(right) == len(judged) else []
+            blind += [name] if judged and len(right) == len(judged) else []
             if name == "zeros" and 0 < len(right) < len(judged):
                 notes += [f"zeros would pass in {', '.join(right)}"]
-        if blind and not self._given:
-            self.unproven = f"{listed(blind)} would pass: give inputs that make the outputs differ"
+        unproven = f"{listed(blind)} would pass: give inputs that make the outputs differ" if blind else ""
+        if not self._given and (unproven := ranks.current.first(unproven)):
+            self.unproven = unproven
             return
         notes += [f"{listed(blind)} would pass"] if blind else []
         floats = {path: output for path, output in judged.items() if output.own.is_floating_point()}
@@ -461,8 +464,12 @@ class Judge:
         if floats and len(self._passes(larger, floats)) == len(floats):
             notes += ["a result 1 % too large would pass"]
         lower = LOWER.get(self._kind)
-        outputs = self._of_changed(lambda tensor: tensor.to(lower).to(tensor.dtype)) if lower and floats else None
-        if outputs and len(self._passes(outputs, judged)) == len(judged):
+        outputs = (
+            self._of_changed(lambda tensor: tensor.to(lower).to(tensor.dtype))
+            if lower and ranks.current.any(floats)
+            else None
+        )
+        if outputs and floats and len(self._passes(outputs, judged)) == len(judged):
             notes += [f"the result of inputs rounded to {_name(lower)} would pass"]
         self.note = "; ".join(notes)
 

@@ -31,6 +31,11 @@ def gathered(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.stack(parts).sum(0)
 
 
+def only_on_rank_0(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Zeros on rank 1, where zeros and a constant pass."""
+    return gathered(x, w) * (dist.get_rank() == 0)
+
+
 def judge(place: str, rank: int) -> None:
     """Print what a judge of each reference says to right and wrong outputs of this rank."""
     from runner.subject.tolerance import Judge
@@ -48,6 +53,8 @@ def judge(place: str, rank: int) -> None:
             judged = Judge(reference, (x, w))
             correct = {name: judged.check(y).correct and not judged.unproven for name, y in outputs.items()}
             verdicts[f"{reference.__name__} {dtype}"] = correct
+    judged = Judge(only_on_rank_0, (x, w))
+    verdicts["unproven"] = {judged.unproven: judged.check(only_on_rank_0(x, w)).correct}
     print(json.dumps(verdicts), flush=True)
     ranks.current.meet()
 
@@ -63,8 +70,10 @@ def test_a_reference_that_communicates_has_an_automatic_tolerance():
             rank.kill()
         Path(place).unlink(missing_ok=True)
     for rank, lines in enumerate(printed):
-        verdicts: Mapping[str, Verdicts] = json.loads(lines.splitlines()[-1])
-        assert len(verdicts) == 4
+        verdicts: dict[str, Verdicts] = json.loads(lines.splitlines()[-1])
+        assert len(verdicts) == 5
+        (unproven,) = verdicts.pop("unproven")
+        assert unproven.startswith("rank 1: zeros and a constant would pass")
         for case, correct in verdicts.items():
             honest = {"all_reduce", "all_gather"} | ({"1 % too large on rank 1"} if rank == 0 else set())
             assert {name for name, right in correct.items() if right} == honest, (rank, case, correct)
