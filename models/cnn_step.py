@@ -90,6 +90,7 @@ class CnnStep(Workload):
         import torch
         import torch.nn.functional as F
 
+        from ..kernels.spans import span
         from . import training
         from .loading import Loader
         from .stepwise import kept
@@ -105,10 +106,11 @@ class CnnStep(Workload):
             return function(x, *(param.to(x.dtype) for param in params))
 
         def load(index: int) -> None:
-            loader.load(index)
-            if index in copies:
+            if index in copies:  # for the check, and in no part of a step
                 with torch.no_grad():
                     torch._foreach_copy_(copies[index], params)
+            with span("load"):
+                loader.load(index)
 
         call = training.train(
             forward,
@@ -164,11 +166,14 @@ class CnnStep(Workload):
         return 2 * self.steps * self.batch * (2 * first + 3 * rest)
 
     def bytes_min(self) -> int:
-        """Images and targets of every step, read from the host's memory; parameters, read and written once per call."""
+        """Images and targets of each step, written by the copy and read once; parameters, read and written once a call.
+
+        This is the traffic of the GPU's memory: that of the host's memory is half the first.
+        """
         params = SIDE**2 * self.filters * (self.channels + 2 * self.filters) + 6 * self.filters
         params += self.hidden * (self.features + 1) + self.classes * (self.hidden + 1)
         images = self.steps * self.batch * self.channels * self.size**2
-        return images * ITEMSIZE[self.dtype] + 8 * (params + self.steps * self.batch)
+        return 2 * images * ITEMSIZE[self.dtype] + 8 * params + 16 * self.steps * self.batch
 
 
 def _masters(params: Sequence[Tensor]) -> list[Tensor]:

@@ -170,7 +170,7 @@ def train(
 ) -> Call:
     """Return a call of ``steps`` times forward, ``loss_of(y).backward()`` and an update of the parameters in place.
 
-    ``load`` is called with the number of each step, before its forward.
+    ``load`` is called with the number of each step, before its forward; it has the span "load" around its copy.
 
     The update is p -= lr * gradient (SGD), or a step of ``adamw``, a function as that workload takes, after ``before``
     others. Its moments, at least as wide as float32, are 0 and ``second`` when the call begins. The outputs are the
@@ -195,8 +195,7 @@ def train(
     def step(index: int) -> None:
         with span(f"step_{index}"):
             if load:
-                with span("load"):
-                    load(index)
+                load(index)
             _, loss = _step(forward, loss_of)
             with span("optimizer_step"), torch.no_grad():
                 update(index)

@@ -8,5 +8,6 @@ cnn_step(x, w1, gamma1, beta1, w2, gamma2, beta2, a, b, c, d) -> logits
     c, d            [classes, hidden], [classes]
     logits          [batch, classes]                           c relu(a features + b) + d
 
-All parameters have the dtype of x. Autograd must be able to differentiate the result, since training calls backward on it.
+All parameters have the dtype of x. Autograd must be able to differentiate the result, since training calls backward
+on it.
 """

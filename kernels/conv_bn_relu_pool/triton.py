@@ -84,13 +84,13 @@ def conv_bn_relu_pool(
     ROWS: int | None = None, FILTERS: int | None = None, DEPTH: int | None = None,
     num_warps: int | None = None, num_stages: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute the block for inference; shapes and dtypes as in ``kernels.conv_bn_relu_pool``.
+    """Compute the block for inference; shapes and dtypes as in ``kernels.conv_bn_relu_pool``. It has no backward.
 
     ROWS, FILTERS and DEPTH are those of a tile; None: what is fastest in general.
 
     Raises:
         Unsupported: for training, which needs the mean of the batch before it can go on; or ``x`` is no float of up to
-            32 bits on an NVIDIA GPU; or Triton is older than 3.4.
+            32 bits on an NVIDIA GPU; or ``pool`` is above 11; or Triton is older than 3.4.
         ValueError: the shapes, dtypes or devices do not match.
 
     """
@@ -99,6 +99,9 @@ def conv_bn_relu_pool(
     require_operands(x, w, gamma, beta, mean, variance, padding=padding)
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise Unsupported(f"this kernel takes float32, float16 and bfloat16; convert from {x.dtype}")
+    window = triton.next_power_of_2(pool * pool)
+    if window > 128:
+        raise Unsupported(f"windows of {pool} x {pool} do not fit a tile; use impl=torch")
     require_gpu(x)
     require_products()
     batch, channels, height, width = x.shape
@@ -112,7 +115,6 @@ def conv_bn_relu_pool(
     ]
     given = (ROWS, FILTERS, DEPTH, num_warps, num_stages)
     m, n, k, warps, stages = (own or usual for own, usual in zip(given, TILE[x.element_size()], strict=True))
-    window = triton.next_power_of_2(pool * pool)
     m = max(m, window)
     n = max(16, min(n, triton.next_power_of_2(filters)))
     x, w = (each if each.stride(1) == 1 else _channels_last(each) for each in (x, w))

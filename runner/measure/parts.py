@@ -1,7 +1,6 @@
 """``measure=parts``: the time of each part of a step of training, waits included."""
 
 from dataclasses import dataclass
-from statistics import median
 from typing import Annotated
 
 from ..records.case import Scalar
@@ -9,9 +8,15 @@ from ..records.columns import Column
 from ..timing.call import Call
 from . import CannotMeasure, MeasureContext
 
-PARTS = ("load", "forward", "backward", "optimizer_step", "zero_grad")
-COLUMNS = {f"{part}_us": Column("us", f"{part} in one step of training, waits included", "lower") for part in PARTS} | {
-    "step_us": Column("us", "measure=parts: one step, in calls that are not divided into parts", "lower"),
+PARTS = {
+    "load": "copy of a batch to the device, or the wait for it",
+    "forward": "forward, with the loss",
+    "backward": "backward",
+    "optimizer_step": "update of the parameters",
+    "zero_grad": "clearing the gradients",
+}
+COLUMNS = {f"{part}_us": Column("us", f"{text}, in one step of training", "lower") for part, text in PARTS.items()} | {
+    "step_us": Column("us", "one step of training, in a call that is not divided into parts", "lower"),
     "parts_pct": Column("%", "all parts of a step together, relative to step_us"),
 }
 
@@ -23,11 +28,11 @@ class Parts:
     calls: Annotated[int, "at least 1"]
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
-        """Return medians of the calls after a first one. Raises CannotMeasure if a call has no such parts."""
+        """Return figures of the median call, after a first one. Raises CannotMeasure if a call has no parts."""
         from ..models.parts import PartTimer
 
-        timer = PartTimer(call, PARTS, gpu=context.device == "cuda")
+        timer = PartTimer(call, (*PARTS,), gpu=context.device == "cuda")
         samples = [timer.sample() for _ in range(1 + self.calls)][1:]
         if not samples[0]:
             raise CannotMeasure("this call has no parts: take a workload that trains, with a backward")
-        return {name: median(sample[name] for sample in samples) for name in samples[0]}
+        return {**sorted(samples, key=lambda sample: sample["step_us"])[len(samples) // 2]}

@@ -73,7 +73,7 @@ def test_flops_and_features(make):
     first, rest = 100 * 2 * 3 * 9, 25 * 18 * 9 + 7 * (24 + 5)
     assert workload.flops() == 2 * 3 * 4 * (2 * first + 3 * rest)
     numbers = sum(param.numel() for param in inputs[2:])
-    assert workload.bytes_min() == 4 * (3 * 4 * 2 * 100 + 2 * numbers) + 3 * 4 * 8
+    assert workload.bytes_min() == 4 * (2 * 3 * 4 * 2 * 100 + 2 * numbers) + 2 * 3 * 4 * 8
     with pytest.raises(ValueError, match="size of at least 4"):
         make("cnn_step", dtype="float32", **SIZES | {"size": 3})
 
