@@ -177,7 +177,8 @@ def main() -> int:
             pass  # compile all kernels before the tools run
         pairs = list(product(ops, options.tools))
         looks = dict(zip(pairs, pool.map(lambda pair: look(sanitizer, *pair, folder), pairs), strict=True))
-    publish("sanitize", page("Kernels under compute-sanitizer", report(looks), facts, load), facts, options.write)
+    name = "_".join(["sanitize", *options.ops])
+    publish(name, page("Kernels under compute-sanitizer", report(looks), facts, load), facts, options.write)
     return int(not all(one.clean for one in looks.values()))
 
 

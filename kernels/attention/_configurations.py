@@ -24,12 +24,12 @@ HOPPER = {  # 16 bits, by the kernel and d
 }
 # Bytes of shared memory of a block of threads: sm_80, 90 and 100 have more; sm_86, 89 and 120 have 99 KiB.
 ROOMY = 160 * 1024
-L2_SHARE = 4 * 2**20  # bytes of keys and values of the heads whose programs run together
+L2_SHARE, FORWARD_SHARE = 4 * 2**20, 16 * 2**20  # bytes of keys and values of the heads whose programs run together
 
 
-def together(heads: int, length: int, d: int, itemsize: int) -> int:
+def together(heads: int, length: int, d: int, itemsize: int, share: int = L2_SHARE) -> int:
     """Return of how many heads programs run together: what they share, 2 [length, d] a head, stays in the L2 cache."""
-    return max(1, min(heads, L2_SHARE // (2 * length * d * itemsize)))
+    return max(1, min(heads, share // (2 * length * d * itemsize)))
 
 
 def forward_blocks(hopper: bool, itemsize: int, d: int) -> Blocks:

@@ -12,16 +12,7 @@ import triton.language as tl
 
 from ._triton_parts import load_rows, store_rows, tile_and_head, visible
 
-
-@triton.jit
-def _weights(s, largest, row, key, kv_length, offset, scale, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
-    """Return the weights of a block, the largest scores, and the factor of what was summed before."""
-    if MASKED:
-        col = key + tl.arange(0, s.shape[1])
-        s = tl.where(visible(row[:, None], col[None, :], kv_length, offset, CAUSAL), s, -float("inf"))
-    now = tl.maximum(largest, tl.max(s, 1) * scale)
-    base = tl.where(now == -float("inf"), 0.0, now)  # no key so far has a weight
-    return tl.exp2(s * scale - base[:, None]), now, tl.exp2(largest - base)
+LOWEST = tl.constexpr(-3.4028234e38)  # finite: of keys whose scores are all -inf none has a weight
 
 
 @triton.jit
@@ -42,20 +33,18 @@ def attention_forward(
     if CAUSAL:
         whole = (start + offset + 1) // BN * BN
         end = tl.minimum(start + BM + offset, kv_length)
-    largest = tl.full([BM], -float("inf"), tl.float32)
+    largest = tl.full([BM], LOWEST, tl.float32)
     total = tl.zeros([BM, PARTS], tl.float32)  # the columns of a thread; their sum at last
     y = tl.zeros([BM, D], tl.float32)
-    for key in tl.range(0, whole, BN, num_stages=STAGES):
+    for key in tl.range(0, end, BN, num_stages=STAGES):
         keys = load_rows(k, batch, kv_head, key, kv_length, d, k_b, k_h, k_l, k_d, BN, D, TMA)
         s = tl.dot(queries, keys.T, input_precision=PRECISION)
-        weights, largest, factor = _weights(s, largest, row, key, kv_length, offset, scale, CAUSAL, False)
-        total = total * factor[:, None] + tl.sum(weights.reshape([BM, BN // PARTS, PARTS]), 1)
-        values = load_rows(v, batch, kv_head, key, kv_length, d, v_b, v_h, v_l, v_d, BN, D, TMA)
-        y = tl.dot(weights.to(values.dtype), values, y * factor[:, None], input_precision=PRECISION)
-    for key in tl.range(whole, end, BN, num_stages=STAGES):
-        keys = load_rows(k, batch, kv_head, key, kv_length, d, k_b, k_h, k_l, k_d, BN, D, TMA)
-        s = tl.dot(queries, keys.T, input_precision=PRECISION)
-        weights, largest, factor = _weights(s, largest, row, key, kv_length, offset, scale, CAUSAL, True)
+        if key >= whole:
+            col = key + tl.arange(0, BN)
+            s = tl.where(visible(row[:, None], col[None, :], kv_length, offset, CAUSAL), s, -float("inf"))
+        now = tl.maximum(largest, tl.max(s, 1) * scale)
+        weights, factor = tl.exp2(s * scale - now[:, None]), tl.exp2(largest - now)
+        largest = now
         total = total * factor[:, None] + tl.sum(weights.reshape([BM, BN // PARTS, PARTS]), 1)
         values = load_rows(v, batch, kv_head, key, kv_length, d, v_b, v_h, v_l, v_d, BN, D, TMA)
         y = tl.dot(weights.to(values.dtype), values, y * factor[:, None], input_precision=PRECISION)

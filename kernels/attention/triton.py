@@ -23,7 +23,7 @@ from ..tensor_cores import TensorDescriptor, float32_setting, has_descriptors
 from ..triton_device import require_gpu, require_products, shared_bytes
 from ..triton_launch import each_time, planned, repeatable, unchanged
 from ..unsupported import Unsupported
-from ._configurations import Blocks, forward_blocks, keys_blocks, queries_blocks, together
+from ._configurations import FORWARD_SHARE, Blocks, forward_blocks, keys_blocks, queries_blocks, together
 from ._operands import LOG2_E, require_attention, scale_of
 from ._triton_backward import (
     attention_backward_keys,
@@ -109,7 +109,7 @@ def launch_forward(q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, caus
         _tiles(q, blocks.queries, width, by_descriptors),
         *(_tiles(x, blocks.keys, width, by_descriptors) for x in (k, v)),
         y, lse, *q.stride(), *k.stride(), *v.stride(), *y.stride(),
-        batch * heads, together(batch * heads, k.shape[2], width, k.element_size()),
+        batch * heads, together(batch * heads, k.shape[2], width, k.element_size(), FORWARD_SHARE),
         heads, heads // k.shape[1], length, k.shape[2], d, scale_of(d) * LOG2_E,
         CAUSAL=causal, TMA=by_descriptors, PRECISION=_precision(q), PARTS=PARTS, D=width, BM=blocks.queries,
         BN=blocks.keys, STAGES=blocks.stages, num_warps=blocks.warps,
