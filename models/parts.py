@@ -63,7 +63,8 @@ class PartTimer:
             self._marks.append((name, time.perf_counter()))
             return
         if len(self._marks) == len(self._events):
-            self._events.append(torch.cuda.Event(enable_timing=True, external=self._call.captured))
+            external = {"external": True} if self._call.captured else {}  # older versions of torch lack the word
+            self._events.append(torch.cuda.Event(enable_timing=True, **external))
         event = self._events[len(self._marks)]
         event.record()
         self._marks.append((name, event))
