@@ -11,11 +11,10 @@ def require_quantized(x: Tensor, weight: Tensor, scale: Tensor, group: int) -> N
     groups = -(-x.shape[-1] // group) if group > 0 else 1
     fits = x.dim() == weight.dim() == 2 and x.shape[1] == weight.shape[1] and group >= 0
     if not fits or scale.shape != (weight.shape[0], groups):
-        shapes = ", ".join(f"{name} {[*one.shape]}" for name, one in (("x", x), ("weight", weight), ("scale", scale)))
-        raise ValueError(f"{shapes} and group={group}: give [m, k], [n, k] and [n, groups], here with {groups} groups")
+        shapes = f"x {[*x.shape]}, weight {[*weight.shape]} and scale {[*scale.shape]} with group={group}"
+        raise ValueError(f"{shapes}: give [m, k], [n, k] and [n, groups], here with {groups} groups")
     if weight.dtype != torch.int8 or scale.dtype != x.dtype or not x.device == weight.device == scale.device:
-        kinds = ", ".join(f"{one.dtype} on {one.device}" for one in (x, weight, scale))
-        raise ValueError(f"{kinds}: give x, an int8 weight, and a scale of the dtype of x, on one device")
+        raise ValueError("give x, an int8 weight, and a scale of the dtype of x, on one device")
 
 
 def dequantized(weight: Tensor, scale: Tensor, group: int) -> Tensor:

@@ -10,8 +10,6 @@ parts.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -28,17 +26,7 @@ from ..triton_launch import each_time, planned, repeatable
 from ..unsupported import Unsupported
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-class Plan(NamedTuple):
-    """Tiles of a launch."""
-
-    rows: int  # points of a program
-    cols: int  # centres of a step
-    depth: int  # coordinates that a tensor core adds before float32 arithmetic adds the sums
-    segments: int  # programs that share points
-    warps: int
-    stages: int  # tiles on their way
+ROWS = 64  # points of a program
 
 
 @triton.jit
@@ -101,12 +89,14 @@ def _nearest(
         tl.store(y + rows, place.to(tl.int64), mask=rows < n)
 
 
-def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool) -> Plan:
-    """Return the plan for points [n, d] and centres [m, d]; without ``descriptors`` one that fits any GPU."""
-    cols, stages = (128, 3) if descriptors else (64, 2)
-    segments = max(1, min(2 * processors // triton.cdiv(n, 64), triton.cdiv(m, cols) // 2))
-    segments = triton.next_power_of_2(segments + 1) // 2  # few kernels are compiled
-    return Plan(64, cols, 32 if d <= 32 else 64, segments, 4, stages)
+def plan_for(n: int, m: int, d: int, *, narrow: bool, processors: int, descriptors: bool) -> tuple[int, int, int]:
+    """Return the centres and coordinates of a step, and the programs that share points [n, d] among centres [m, d].
+
+    ``narrow``: a number fits into one float16. Without ``descriptors`` the tiles fit into any GPU.
+    """
+    cols = 64 if not descriptors else 256 if narrow and d <= 64 else 128
+    segments = max(1, min(2 * processors // triton.cdiv(n, ROWS), triton.cdiv(m, cols) // 2))
+    return cols, 32 if d <= 32 else 64, triton.next_power_of_2(segments + 1) // 2  # few kernels are compiled
 
 
 @planned
@@ -132,21 +122,23 @@ def nearest(a: Tensor, b: Tensor, *, SEGMENTS: int | None = None) -> Tensor:
     if n == 0 or d == 0:
         return y.zero_()
     descriptors = has_descriptors(a)
-    plan = plan_for(n, m, d, processors=multiprocessors(a), descriptors=descriptors)
-    segments = SEGMENTS or plan.segments
-    of_a, of_b = split_points(a, b, depth=plan.depth, parts=2 if a.dtype == torch.float32 else 1)
-    groups = triton.cdiv(n, plan.rows)
+    narrow = a.dtype != torch.float32
+    processors = multiprocessors(a)
+    cols, depth, segments = plan_for(n, m, d, narrow=narrow, processors=processors, descriptors=descriptors)
+    segments = SEGMENTS or segments
+    of_a, of_b = split_points(a, b, depth=depth, parts=1 if narrow else 2)
+    groups = triton.cdiv(n, ROWS)
     values = places = counted = y
     if segments > 1:
         values = each_time(torch.empty, segments * n, dtype=torch.float32, device=a.device)
         places = each_time(torch.empty, segments * n, dtype=torch.int32, device=a.device)
         counted = counters(y, groups)
     repeatable(_nearest)[(groups * segments,)](
-        tiles_of(of_a.data, plan.rows, plan.depth, descriptors=descriptors), of_a.lo, of_a.norms, of_a.scales,
-        tiles_of(of_b.data, plan.cols, plan.depth, descriptors=descriptors), of_b.lo, of_b.norms, of_b.scales,
+        tiles_of(of_a.data, ROWS, depth, descriptors=descriptors), of_a.lo, of_a.norms, of_a.scales,
+        tiles_of(of_b.data, cols, depth, descriptors=descriptors), of_b.lo, of_b.norms, of_b.scales,
         y, values, places, counted, n, m, of_a.data.shape[1], 1.0,
-        PARTS=of_a.data.shape[0] // of_a.lo, ALL=d <= ALL_PRODUCTS, ROWS=plan.rows, COLS=plan.cols, DEPTH=plan.depth,
-        SEGMENTS=segments, STAGES=plan.stages, LOADS=descriptors, STAY=of_a.data.shape[1] == plan.depth,
-        num_warps=plan.warps, num_stages=plan.stages,
+        PARTS=of_a.data.shape[0] // of_a.lo, ALL=d <= ALL_PRODUCTS, ROWS=ROWS, COLS=cols, DEPTH=depth,
+        SEGMENTS=segments, STAGES=2, LOADS=descriptors, STAY=of_a.data.shape[1] == depth,
+        num_warps=4, num_stages=2,
     )  # fmt: skip
     return y
