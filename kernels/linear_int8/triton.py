@@ -1,20 +1,18 @@
 """Linear layer with an int8 weight in Triton. For few tokens, reading the weight takes the time: half of 16 bits' time.
 
-The weight is multiplied on tensor cores as it is stored: int8 is exact in 16 bits. A tile of the weight is the left
-side of the product and the tokens are the right one, which may be as narrow as 16 columns. Scales multiply the sums of
-their groups, in float32. If several short groups fit into a tile, they multiply the weight instead, rounded to the type
-of x, since a narrower tile would be read more slowly.
+One token is multiplied by ordinary instructions. More of them are multiplied on tensor cores: int8 is exact in 16 bits,
+and in tf32, of which float32 x is a sum of two, but for its last bit (``matmul_pointers``). A tile of the weight is the
+left side of the product, so that the tokens may be as few as 8. Tensor cores truncate long sums; for float32 they add
+only a block, and ordinary instructions add the blocks.
 
-int8 is exact in tf32 too. float32 x is the sum of two such numbers, but for its last bit (``matmul_pointers``). Tensor
-cores truncate long sums, so they add only a block, and ordinary instructions add the blocks.
+Scales multiply the sums of their groups, in float32. If several short groups fit into a tile, they multiply the weight
+instead, rounded to the type of x for tensor cores, since a narrower tile would be read more slowly.
 
 Several programs share a tile, each with a part of k, so that all multiprocessors read. The last one to arrive adds the
 parts, always in the same order.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -24,26 +22,22 @@ from torch import Tensor
 from ..matmul._triton_kernels import _is_last, _rounded, _sum_of
 from ..stream_memory import counters
 from ..tensor_cores import promote
-from ..triton_device import multiprocessors, require_gpu, require_products
+from ..triton_device import LANES, multiprocessors, require_gpu, require_products
 from ..triton_launch import each_time, planned, repeatable
 from ..unsupported import Unsupported
 from ._operands import require_quantized
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
+TILES = (  # tokens, rows of the weight, features, warps and stages: the first with enough tokens
+    (1, 16, 512, 4, 3),
+    (8, 64, 128, 4, 4),
+    (16, 32, 256, 2, 4),
+    (32, 64, 128, 4, 3),
+    (64, 64, 128, 4, 3),
+)
+PROGRAMS = 4  # of a multiprocessor, from which on k is not split
 # What has a scale: a row of the weight | a step along k | each of several groups in a step.
 ROW, STEP, TILE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-
-
-class Plan(NamedTuple):
-    """Tiles of a launch."""
-
-    scaled: int
-    block_m: int  # tokens
-    block_n: int  # rows of the weight
-    block_k: int
-    split_k: int  # programs that share a tile
-    warps: int
-    stages: int  # steps whose tiles are on their way
 
 
 @triton.jit
@@ -61,12 +55,12 @@ def _linear_int8(
     col = tile // tiles_m * BLOCK_N + tl.arange(0, BLOCK_N)
     inside_m, inside_n = (row < m)[None, :], (col < n)[:, None]
     weight += col[:, None] * w_n
-    x += row[None, :] * x_m
+    x += row * x_m if BLOCK_M > 1 else tile % tiles_m * x_m
     scale += col * s_n
     inner = tl.cdiv(group, BLOCK_K) if SCALED == STEP else 1  # steps of a group
     steps = groups * inner if SCALED == STEP else tl.cdiv(k, BLOCK_K)
     first, last = part * steps // SPLIT_K, (part + 1) * steps // SPLIT_K
-    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    acc = tl.zeros((BLOCK_N, BLOCK_K // LANES if BLOCK_M == 1 else BLOCK_M), tl.float32)
     for step in tl.range(first, last, num_stages=STAGES):
         if SCALED == STEP:
             start = step // inner * group + step % inner * BLOCK_K
@@ -75,24 +69,33 @@ def _linear_int8(
             start = step * BLOCK_K
             end = k
         at = start + tl.arange(0, BLOCK_K)
-        w_mask = inside_n if EVEN else inside_n & (at < end)[None, :]
-        x_mask = inside_m if EVEN else inside_m & (at < end)[:, None]
+        inside_k = at < end
+        w_mask = inside_n if EVEN else inside_n & inside_k[None, :]
         w_tile = tl.load(weight + at[None, :].to(tl.int64) * w_k, mask=w_mask, other=0)
-        x_tile = tl.load(x + at[:, None].to(tl.int64) * x_k, mask=x_mask, other=0.0)
-        if SCALED == ROW:
-            acc = _add(acc, w_tile, x_tile, one)
-        elif SCALED == STEP:
-            s = tl.load(scale + (step // inner).to(tl.int64) * s_g, mask=col < n, other=0.0).to(tl.float32)
-            acc += _add(tl.zeros_like(acc), w_tile, x_tile, one) * s[:, None]
-        else:
+        if SCALED == STEP:
+            s = tl.load(scale + (step // inner).to(tl.int64) * s_g, mask=col < n, other=0.0)[:, None]
+        elif SCALED == TILE:
             g = step * GROUPS + tl.arange(0, GROUPS)
-            s = tl.load(
-                scale[:, None] + g[None, :].to(tl.int64) * s_g, mask=inside_n & (g < groups)[None, :], other=0.0
-            )
-            wide = (
-                tl.reshape(w_tile, (BLOCK_N, GROUPS, BLOCK_K // GROUPS)).to(tl.float32) * s.to(tl.float32)[:, :, None]
-            )
-            acc = tl.dot(tl.reshape(wide, (BLOCK_N, BLOCK_K)).to(x_tile.dtype), x_tile, acc)
+            s_mask = inside_n & (g < groups)[None, :]
+            s = tl.load(scale[:, None] + g[None, :].to(tl.int64) * s_g, mask=s_mask, other=0.0)[:, :, None]
+            wide = tl.reshape(w_tile, (BLOCK_N, GROUPS, BLOCK_K // GROUPS)).to(tl.float32) * s.to(tl.float32)
+            w_tile = tl.reshape(wide, (BLOCK_N, BLOCK_K))
+        if BLOCK_M == 1:
+            one_row = tl.load(
+                x + at.to(tl.int64) * x_k, mask=None if EVEN else inside_k, other=None if EVEN else 0.0
+            ).to(tl.float32)
+            terms = tl.reshape(w_tile.to(tl.float32) * one_row[None, :], (BLOCK_N, BLOCK_K // LANES, LANES))
+            sums = tl.sum(terms, axis=2)  # of a thread
+            acc += sums * s.to(tl.float32) if SCALED == STEP else sums
+        else:
+            x_mask = inside_m if EVEN else inside_m & inside_k[:, None]
+            x_tile = tl.load(x[None, :] + at[:, None].to(tl.int64) * x_k, mask=x_mask, other=0.0)
+            if SCALED == STEP:
+                acc += _add(tl.zeros_like(acc), w_tile, x_tile, one) * s.to(tl.float32)
+            else:
+                acc = _add(acc, w_tile, x_tile, one)
+    if BLOCK_M == 1:
+        acc = tl.sum(acc, axis=1)[:, None]
     last_one = True
     if SPLIT_K > 1:
         area: tl.constexpr = BLOCK_N * BLOCK_M
@@ -122,19 +125,21 @@ def _add(acc, w_tile, x_tile, one):
         return tl.dot(w_tile.to(x_tile.dtype), x_tile, acc)
 
 
-def plan_for(m: int, n: int, k: int, group: int, itemsize: int, processors: int) -> Plan:
-    """Return the plan for x [m, k] and a weight [n, k] with a scale for each ``group``; 0: for each row."""
-    block_m = 16 if m <= 16 else 32 if m <= 32 else 64
-    block_k, scaled = (128 if itemsize == 2 else 64), ROW
-    if group and itemsize == 2 and group in (16, 32, 64):
+def plan_for(m: int, n: int, k: int, group: int, itemsize: int, processors: int) -> tuple[int, ...]:
+    """Return what has a scale, a tile as in ``TILES``, and the programs that share one, for x [m, k], weight [n, k]."""
+    block_m, block_n, block_k, warps, stages = next(tile for tile in TILES if m <= tile[0] or tile is TILES[-1])
+    if itemsize == 4 and m > 1:
+        block_n, block_k, warps, stages = 64, 64, 4, 3
+    block_k = min(block_k, max(16, triton.next_power_of_2(k)))
+    scaled, power = (STEP if group else ROW), group & -group  # the largest power of 2 that divides it
+    if 16 <= group == power < block_k and (itemsize == 2 or m == 1):
         scaled = TILE
     elif group:
-        whole, scaled = group & -group, STEP  # the largest power of 2 that divides it
-        block_k = min(block_k, whole if whole >= 32 else max(16, triton.next_power_of_2(group)))
-    tiles = triton.cdiv(m, block_m) * triton.cdiv(n, 64)
-    split = max(1, min(4 * processors // tiles, triton.cdiv(k, block_k) // 4))
+        block_k = min(block_k, power if power >= 32 else max(16, triton.next_power_of_2(group)))
+    tiles = triton.cdiv(m, block_m) * triton.cdiv(n, block_n)
+    split = max(1, min(PROGRAMS * processors // tiles, triton.cdiv(k, block_k) // 4))
     split = triton.next_power_of_2(split + 1) // 2  # few kernels are compiled
-    return Plan(scaled.value, block_m, 64, block_k, split, 4, 4 if itemsize == 2 else 3)
+    return scaled.value, block_m, block_n, block_k, warps, stages, split
 
 
 @planned
@@ -157,20 +162,19 @@ def linear_int8(x: Tensor, weight: Tensor, scale: Tensor, *, group: int, SPLIT_K
         return y.zero_()
     groups = scale.shape[1]
     plan = plan_for(m, n, k, group if groups > 1 else 0, x.itemsize, multiprocessors(x))
-    splits = SPLIT_K or plan.split_k
-    tiles = triton.cdiv(m, plan.block_m) * triton.cdiv(n, plan.block_n)
+    scaled, block_m, block_n, block_k, warps, stages, splits = plan
+    splits = SPLIT_K or splits
+    tiles = triton.cdiv(m, block_m) * triton.cdiv(n, block_n)
     parts = counted = y
     if splits > 1:
-        size = tiles * splits * plan.block_m * plan.block_n
-        parts = each_time(torch.empty, size, dtype=torch.float32, device=x.device)
+        parts = each_time(torch.empty, tiles * splits * block_m * block_n, dtype=torch.float32, device=x.device)
         counted = counters(y, tiles)
-    of_step, of_tile = plan.scaled == STEP.value, plan.scaled == TILE.value
-    even = (group if of_step else k) % plan.block_k == 0 and not (of_step and k % group)
+    of_step = scaled == STEP.value
     repeatable(_linear_int8)[(tiles * splits,)](
         x, weight, scale, y, parts, counted, m, n, k, group, groups,
         *x.stride(), *weight.stride(), *scale.stride(), 1.0,
-        SCALED=plan.scaled, EVEN=even, GROUPS=plan.block_k // group if of_tile else 1,
-        BLOCK_M=plan.block_m, BLOCK_N=plan.block_n, BLOCK_K=plan.block_k, SPLIT_K=splits, STAGES=plan.stages,
-        num_warps=plan.warps, num_stages=plan.stages,
+        SCALED=scaled, EVEN=(group if of_step else k) % block_k == 0 and not (of_step and k % group),
+        GROUPS=block_k // group if scaled == TILE.value else 1, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+        SPLIT_K=splits, STAGES=stages, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return y
