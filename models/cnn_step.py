@@ -153,7 +153,7 @@ class CnnStep(Workload):
             return after
 
         names = [f"{name}{block}" for block in (1, 2) for name in ("w", "gamma", "beta")] + ["a", "b", "c", "d"]
-        return Stepwise(step, _masters(start), names, self.steps, self.dtype)
+        return Stepwise(step, _masters(start), names, self.steps, self.dtype, self.tf32)
 
     def flops(self) -> int:
         """2 for each term of convolutions and products, forward, and twice that backward, all times ``steps``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 import torch
@@ -16,9 +16,12 @@ from torch import Tensor
 
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs
+from .rounding import TF32
 from .workload import UNIT, DType
 
-RUNS, DEVIATIONS, NOISE = 8, 4.0, {"float32": 8.0}  # see ``Stepwise``; noise of other types is 2
+RUNS, DEVIATIONS = 16, 4.0  # see ``Stepwise``
+NOISE = 8.0  # roundings, in float32; of larger ones 4, which cut off enough
+MANY = 256  # numbers of a tensor from which on they have a factor in common that is known better than each
 
 Step = Callable[[int, bool, Sequence[Tensor]], Sequence[Tensor]]  # number, in float64?, parameters → those after it
 
@@ -40,8 +43,9 @@ class Stepwise:
     ``step`` is run in float64, and ``RUNS`` times in ``dtype`` from parameters that differ by up to ``NOISE`` roundings
     to it. So these runs differ by more than roundings, and what a rounding may cut off is cut off in some of them. The
     change of a parameter may differ from the exact one by ``DEVIATIONS`` root mean squares, of its own and of its
-    tensor, and by two roundings of the stored parameter. A factor that all changes of a tensor have in common may
-    differ from 1 by as many root mean squares.
+    tensor, and by two roundings of the stored parameter. A factor that all changes of a large tensor have in common may
+    differ from 1 by as many times the largest difference of a run, or by as much as independent errors at half of
+    their limits would give: a ReLU that tips moves all numbers of a filter at once.
     """
 
     step: Step
@@ -49,6 +53,7 @@ class Stepwise:
     names: Sequence[str]
     steps: int
     dtype: DType  # in which a step is computed
+    tf32: bool
 
     def check(self, outputs: Any) -> CheckResult:
         """Compare the change of each parameter in each judged step with that of ``step``."""
@@ -77,24 +82,23 @@ class Stepwise:
         changes = [value - param.double() for value, param in zip(exact, before, strict=True)]
         squares, common = [torch.zeros_like(value) for value in exact], [0.0] * len(exact)
         generator = torch.Generator(before[0].device).manual_seed(index)
-        amount = NOISE.get(self.dtype, 2.0) * UNIT[self.dtype]
+        exactly = self.dtype == "float32" and not self.tf32
+        amount = NOISE * UNIT["float32"] if exactly else 4 * max(UNIT[self.dtype], TF32 / 2)
         for _ in range(RUNS):
             noise = [torch.empty_like(value).uniform_(-1, 1, generator=generator) for value in exact]
             near = [(param * (1 + amount * one)).to(param.dtype) for param, one in zip(before, noise, strict=True)]
             for at, (was, now) in enumerate(zip(near, self.step(index, False, near), strict=True)):
                 error, change = now.double() - was.double() - changes[at], changes[at]
                 squares[at] += error.square() / RUNS
-                common[at] += float((error * change).sum() / change.square().sum()) ** 2 / RUNS
+                share = float((error * change).sum() / change.square().sum().clamp(min=1e-300))
+                common[at] = max(common[at], abs(share))
         stored = 2 * UNIT[str(before[0].dtype).removeprefix("torch.")]
         text = f"of single steps, changes: {DEVIATIONS:g} deviations of {RUNS} runs + {stored:.1e} |parameter|"
-        return [
-            Expected(
-                f"change of {name} in step {index + 1}",
-                change,
-                DEVIATIONS * (square.sqrt() + square.mean().sqrt()) + stored * value.abs(),
-                0.0,
-                text,
-                common=DEVIATIONS * sqrt(factor) + UNIT[self.dtype],
-            )
-            for name, change, value, square, factor in zip(self.names, changes, exact, squares, common, strict=True)
-        ]
+        expected = []
+        for name, change, value, square, factor in zip(self.names, changes, exact, squares, common, strict=True):
+            limit = DEVIATIONS * (square.sqrt() + square.mean().sqrt()) + stored * value.abs()
+            size = float(change.square().sum())
+            together = sqrt(float(limit.square().mean()) / size) if size else inf
+            known = DEVIATIONS * factor + together / 2 if change.numel() >= MANY else inf
+            expected.append(Expected(f"change of {name} in step {index + 1}", change, limit, 0.0, text, common=known))
+        return expected
