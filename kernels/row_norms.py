@@ -1,9 +1,10 @@
 """LayerNorm and RMSNorm of rows, with the gradients of weight and bias, in Triton.
 
-A program holds whole rows in registers, so x is read once. Its mean comes first and then the sum of squares around it,
-since the difference of a mean of squares and a squared mean would cancel. Some long rows are read again from the cache,
-so that registers hold more rows at a time. Rows that are too long for a program are read twice in steps: each lane
-keeps its own mean and sum of squares around it (Welford 1962), and the lanes are merged at the end.
+A program holds whole rows in registers, 16-bit ones as they are stored, so x is read once. Its mean comes first and
+then the sum of squares around it, since the difference of a mean of squares and a squared mean would cancel. Some long
+rows are read again from the cache, so that registers hold more rows at a time. Rows that are too long for a program are
+read twice in steps: each lane keeps its own mean and sum of squares around it (Welford 1962), and the lanes are merged
+at the end.
 
 Backward reads x and dy once and writes dx. Each program takes rows in turn, and adds up what they contribute to the
 gradients of weight and bias; a second kernel adds the sums of all programs, always in the same order. If rows are too
@@ -20,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .differentiable import apply, no_second_derivative
+from .row_vectors import keep_packed
 from .triton_device import arithmetic, multiprocessors, require_floats, require_gpu
 from .triton_launch import each_time, planned, repeatable
 
@@ -41,8 +43,11 @@ TILE = 1024  # elements, at least, of a program: it takes several short rows
 WARP_ELEMENTS, BACKWARD_WARP_ELEMENTS = 1024, 512  # of a tile, for each warp
 # Warps of the forward, by bytes of an element, whether there is a mean, and columns; else there are 8 at most.
 WARPS = {(2, False): {8192: 16, 32_768: 16}, (2, True): {32_768: 32}}
-REREAD = {False: (4096, 8192, 32_768), True: (4096, 16_384)}  # columns that are read again, in 16 bits
 WARPS |= {(4, mean): {16_384: 32, 32_768: 32} for mean in (False, True)}
+REREAD = {(2, False): (4096, 8192, 32_768), (4, False): (16_384,), (4, True): (16_384,)}  # columns, likewise
+# Bytes of an element, columns, and whether there is a mean, where a multiprocessor has one program of so many warps: it
+# takes rows in turn, keeps weight and bias, and loads the next rows meanwhile.
+TURNS = {(2, 16_384, True): 16}
 STEP = 4096  # elements of a longer row that are read at once
 COLUMN_ROWS, COLUMNS = 32, 128  # of a tile that sums columns
 PARTS, ADDED = 64, 32  # of a tile of their sums, which are added
@@ -61,42 +66,58 @@ def _of_rows(ptr, stride, row, rows, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _both(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
 def _forward_rows(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, stride, rows, cols,
-    EPS: tl.constexpr, MEAN: tl.constexpr, SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, UNIT: tl.constexpr, AGAIN: tl.constexpr,
+    EPS: tl.constexpr, MEAN: tl.constexpr, SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, PACKED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr, AGAIN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     # ``stride`` and ``cols`` count units of UNIT elements, which shows the compiler how many it may load at once. Rows
     # are int64: int32 overflows at 2**31 elements.
-    top = tl.program_id(0).to(tl.int64) * ROWS
-    row = (top + tl.arange(0, ROWS))[:, None]
     width = tl.zeros((), tl.int32) + cols * UNIT
-    col = tl.arange(0, BLOCK)[None, :]
-    inside = (row < rows) & (col < width)
-    at = x_ptr + row * stride * UNIT + col
-    # Each read has another eviction hint, or the compiler would merge them into one.
-    x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_last" if AGAIN else "").to(ARITHMETIC)
     count = width.to(ARITHMETIC)
-    if MEAN:
-        # From the first element on, of which a constant row differs by exact zeros.
-        first = _of_rows(x_ptr, stride * UNIT, top, rows, ROWS).to(ARITHMETIC)
-        mean = first + tl.sum(tl.where(inside, x - first, 0.0), axis=1)[:, None] / count
-        if AGAIN:
-            x = tl.load(at, mask=inside, other=0.0).to(ARITHMETIC)
-        x = tl.where(inside, x - mean, 0.0)
-    rstd = 1 / tl.sqrt(tl.sum(x * x, axis=1)[:, None] / count + EPS)
-    if AGAIN:
-        x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
+    col = tl.arange(0, BLOCK)[None, :]
+    if STAGES > 1:  # for many rows
+        w = tl.load(w_ptr + col, mask=col < width, other=0.0)
+        b = tl.load(b_ptr + col, mask=col < width, other=0.0)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+        top = (tl.zeros((), tl.int64) + tile) * ROWS
+        row = (top + tl.arange(0, ROWS))[:, None]
+        inside = (row < rows) & (col < width)
+        at = x_ptr + row * stride * UNIT + col
+        # Each read has another eviction hint, or the compiler would merge them into one.
+        x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_last" if AGAIN else "")
         if MEAN:
-            x -= mean
-    y = x * rstd * tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
-    if MEAN:
-        y += tl.load(b_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
-    tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=inside)
-    if SAVE:
-        tl.store(rstd_ptr + row, rstd, mask=row < rows)
+            near = tl.sum(x.to(ARITHMETIC), axis=1)[:, None] / count
+            x = tl.load(at, mask=inside, other=0.0) if AGAIN else keep_packed(x, PACKED)
+            centred = tl.where(inside, x.to(ARITHMETIC) - near, 0.0)
+            if PACKED:  # one exchange between warps
+                beyond, squares = tl.reduce((centred, centred * centred), 1, _both)
+            else:
+                beyond, squares = tl.sum(centred, axis=1), tl.sum(centred * centred, axis=1)
+            beyond = beyond[:, None] / count  # of the rounded mean; that of a constant row becomes exact
+            mean = near + beyond
+            variance = tl.maximum(squares[:, None] / count - beyond * beyond, 0.0)
+        else:
+            wide = x.to(ARITHMETIC)
+            variance = tl.sum(wide * wide, axis=1)[:, None] / count
+        rstd = 1 / tl.sqrt(variance + EPS)
+        if STAGES == 1:
+            w = tl.load(w_ptr + col, mask=col < width, other=0.0)
+            b = tl.load(b_ptr + col, mask=col < width, other=0.0) if MEAN else w
+        x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first") if AGAIN else keep_packed(x, PACKED)
+        y = (x.to(ARITHMETIC) - mean if MEAN else x.to(ARITHMETIC)) * rstd * w.to(ARITHMETIC)
         if MEAN:
-            tl.store(mean_ptr + row, mean, mask=row < rows)
+            y += b.to(ARITHMETIC)
+        tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=inside)
+        if SAVE:
+            tl.store(rstd_ptr + row, rstd, mask=row < rows)
+            if MEAN:
+                tl.store(mean_ptr + row, mean, mask=row < rows)
 
 
 @triton.jit
@@ -311,11 +332,12 @@ def _forward(
             *tensors, flat.stride(0) // unit, cols // unit, **constants, STEP=STEP, num_warps=asked[1] or 8
         )
         return y, mean, rstd
-    together, warps, again = _forward_plan(block, rows, size, b is not None, multiprocessors(x))
+    together, warps, programs, stages, again = _forward_plan(block, rows, size, b is not None, multiprocessors(x))
     together, warps = asked[0] or together, asked[1] or warps
-    repeatable(_forward_rows)[(triton.cdiv(rows, together),)](
+    repeatable(_forward_rows)[(min(triton.cdiv(rows, together), programs),)](
         *tensors, flat.stride(0) // unit, rows, cols // unit, **constants,
-        ROWS=together, BLOCK=block, AGAIN=again, num_warps=warps,
+        PACKED=x.is_cuda and size == 2 and block > TILE,  # shorter rows have registers to spare
+        ROWS=together, BLOCK=block, AGAIN=again, STAGES=stages, num_warps=warps,
     )  # fmt: skip
     return y, mean, rstd
 
@@ -402,13 +424,20 @@ def _unit(cols: int, *tensors: Tensor) -> int:
     )
 
 
-def _forward_plan(block: int, rows: int, size: int, mean: bool, processors: int) -> tuple[int, int, bool]:
-    """Return the rows, of ``block`` columns, and the warps of a program that holds rows, and if it reads them again."""
+def _forward_plan(block: int, rows: int, size: int, mean: bool, processors: int) -> tuple[int, int, int, int, bool]:
+    """Return how programs hold rows of ``block`` columns, of ``size`` bytes each.
+
+    Returns:
+        Rows and warps of a program, programs, rows on their way to each, and whether rows are read again.
+
+    """
+    if (size, block, mean) in TURNS:
+        return 1, TURNS[size, block, mean], processors, 3, False
     together = max(1, TILE // block)
     while together > 1 and triton.cdiv(rows, together) < processors:
         together //= 2
     warps = WARPS.get((size, mean), {}).get(block) or min(8, max(1, together * block // WARP_ELEMENTS))
-    return together, warps, size < 8 and block in (REREAD[mean] if size == 2 else (16_384,))
+    return together, warps, triton.cdiv(rows, together), 1, block in REREAD.get((size, mean), ())
 
 
 def _backward_plan(block: int, size: int, mean: bool) -> tuple[int, int, int, int]:

@@ -93,3 +93,14 @@ def edges(head, whole, cols, UNIT: tl.constexpr):
 def finite(largest):
     """Return what is subtracted from x: ``largest``, but 0 where all x are -inf, since -inf - -inf would be NaN."""
     return tl.where(largest == -float("inf"), 0.0, largest)
+
+
+@triton.jit
+def keep_packed(tile, PACKED: tl.constexpr):
+    """Return ``tile``, of 16 bits if PACKED, so that the compiler converts it anew for what follows.
+
+    Else it would keep what was converted before, in twice the registers.
+    """
+    if PACKED:
+        tile = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], dtype=tile.dtype, is_pure=False, pack=2)
+    return tile

@@ -5,14 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..row_vectors import edges, first_vector
+from ..row_vectors import edges, first_vector, keep_packed
 from ._triton_forward import _load
-
-
-@triton.jit
-def _keep_packed(tile):
-    """Pass the 16-bit ``tile`` through opaque assembly, so that the compiler does not reuse its earlier conversion."""
-    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], dtype=tile.dtype, is_pure=False, pack=2)
 
 
 @triton.jit
@@ -48,9 +42,7 @@ def _backward_rows(
         y_edge = tl.load(y_ptr + first + edge, mask=edge_inside, other=0.0).to(ARITHMETIC)
         dy_edge = tl.load(dy_ptr + dy_first + edge, mask=edge_inside, other=0.0).to(ARITHMETIC)
         row_sum += tl.sum(y_edge * dy_edge, axis=0)
-    if PACKED:  # else the compiler keeps the values converted for the sum until dx, in twice the registers
-        y, dy = _keep_packed(y), _keep_packed(dy)
-    dx = y.to(ARITHMETIC) * (dy.to(ARITHMETIC) - row_sum)
+    dx = keep_packed(y, PACKED).to(ARITHMETIC) * (keep_packed(dy, PACKED).to(ARITHMETIC) - row_sum)
     tl.store(dx_ptr + first + col, dx.to(dx_ptr.dtype.element_ty), mask=None if WHOLE else inside)
     if EDGES:
         dx_edge = (y_edge * (dy_edge - row_sum)).to(dx_ptr.dtype.element_ty)
