@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
 from typing import Any
@@ -100,12 +101,16 @@ def nccl_tests_us(run: Callable[[], object]) -> list[float]:
 
 
 def in_a_graph(run: Callable[[], None]) -> Callable[[], object]:
-    """Return the replay of a CUDA graph of ``run``, as nccl-tests makes it with ``-G``."""
+    """Return the replay of a CUDA graph of ``run``, as nccl-tests makes it with ``-G``; ``run`` if none can hold it."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        run()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            run()
+    except RuntimeError as error:
+        print(f"no graph: {error}", file=sys.stderr)
+        return run
     return graph.replay
 
 
@@ -136,9 +141,10 @@ def compare_methods(numbers: int, device: str, settings: Timer) -> dict[str, Any
 
 def copy_for(call: Call, scratch: tuple[Tensor, Tensor], device: str, settings: Timer) -> int:
     """Return how many numbers a copy must have to make ``call`` longer by ``SLOWER``."""
+    rough = replace(settings, samples=100, target_pct=5.0, max_s=0.3)
 
     def us(each: Call) -> float:
-        columns, _ = settings.timed(each, device)
+        columns, _ = rough.timed(each, device)
         return float(columns["gpu_us" if device == "cuda" else "wall_us"] or 0.0)
 
     alone_us = us(call)
