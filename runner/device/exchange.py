@@ -13,7 +13,8 @@ SLOT = 2**16  # bytes that a rank can give at a time
 LINE = 64  # bytes of a counter, so that no two share a cache line
 LEFT = 2**62  # is added to the counter of a rank that comes to no further turn
 HEAD = 8  # bytes of a length
-SPIN_S, PAUSE_S = 0.002, 0.0002  # a rank waits for the others at full speed, then in short sleeps
+SPIN_S = 0.002  # longest wait at full speed, for ranks that are here already; it would keep gloo's threads from a core
+PAUSE_S, LONGEST_PAUSE_S = 0.00002, 0.001  # of other waits, longer and longer
 MEMORY = Path("/dev/shm")  # noqa: S108  # files with random names
 
 
@@ -46,9 +47,9 @@ class Exchange:
 
     def meet(self) -> None:
         """Wait for all ranks. They go on within about a microsecond if each has a core."""
-        for _ in range(2):  # the first may end in a sleep
+        for spin_s in (0.0, SPIN_S):
             self._turn += 1
-            self._wait()
+            self._wait(spin_s)
 
     def leave(self) -> None:
         """Let the others, which would wait for this rank, raise HasLeft."""
@@ -69,16 +70,17 @@ class Exchange:
         self._turn += 1
         starts = [LINE * len(self._ranks) + SLOT * (2 * rank + self._turn % 2) for rank in self._ranks]
         self._memory[starts[self._rank] : starts[self._rank] + len(data)] = data
-        self._wait()
+        self._wait(0.0)
         return [self._memory[start : start + SLOT] for start in starts]
 
-    def _wait(self) -> None:
+    def _wait(self, spin_s: float) -> None:
         with self._fence:
             self._counters[LINE // 8 * self._rank] = self._turn
         began = perf_counter()
         for rank in self._ranks:
             while self._counters[LINE // 8 * rank] < self._turn:
-                os.sched_yield() if perf_counter() - began < SPIN_S else sleep(PAUSE_S)
+                waited_s = perf_counter() - began
+                os.sched_yield() if waited_s < spin_s else sleep(min(LONGEST_PAUSE_S, PAUSE_S + waited_s / 10))
             if LEFT <= self._counters[LINE // 8 * rank] < LEFT + self._turn:
                 raise HasLeft(f"rank {rank} has raised an exception, so the others have no one to wait for")
         with self._fence:

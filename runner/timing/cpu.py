@@ -266,10 +266,12 @@ def _assignment() -> dict[int, int]:
         return {}
     try:
         current = openmp_threads()
-        allowed = set().union(*(os.sched_getaffinity(thread) for thread in current))
+        allowed = sorted(set().union(*(os.sched_getaffinity(thread) for thread in current)))
     except (OSError, AttributeError):  # no loaded library has OpenMP
         return {}
-    return choose_cores(current, {cpu: _core(cpu) for cpu in allowed})
+    rank, count = ranks.current.rank, ranks.current.count  # each has its part; the threads of gloo go where they like
+    part = allowed[len(allowed) * rank // count : len(allowed) * (rank + 1) // count]
+    return choose_cores(current, {cpu: _core(cpu) for cpu in part})
 
 
 def choose_cores(current: dict[int, int], cores: dict[int, str]) -> dict[int, int]:

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from ..device.exchange import Exchange, meeting_place
+from ..device.processes import cores
 from ..records.case import Scalar
 from . import clock as time
 
@@ -125,7 +126,7 @@ def join(path: str, rank: int, count: int, device: str) -> None:
         dist.init_process_group("nccl", store=store, rank=rank, world_size=count, device_id=own)
         ranks.align()  # NCCL connects the ranks
     else:
-        _share_cores(rank, count)
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() // count)))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
     current = ranks
 
@@ -154,14 +155,6 @@ def of_program() -> Iterator[None]:
         raise
     finally:
         current = before
-
-
-def _share_cores(rank: int, count: int) -> None:
-    """Take this rank's part of the cores; with fewer cores than ranks, all take all of them, with one thread each."""
-    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if len(cpus) >= count:  # or threads of two ranks could be pinned to one core
-        os.sched_setaffinity(0, cpus[len(cpus) * rank // count : len(cpus) * (rank + 1) // count])
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), len(cpus) // count)))
 
 
 def columns(spreads_us: Sequence[float]) -> dict[str, Scalar]:
