@@ -1,12 +1,12 @@
 """Linear layer with an int8 weight in Triton. For few tokens, reading the weight takes the time: half of 16 bits' time.
 
-One token is multiplied by ordinary instructions. More of them are multiplied on tensor cores: int8 is exact in 16 bits,
-and in tf32, of which float32 x is a sum of two, but for its last bit (``matmul_pointers``). A tile of the weight is the
-left side of the product, so that the tokens may be as few as 8. Tensor cores truncate long sums; for float32 they add
-only a block, and ordinary instructions add the blocks.
+The weight is multiplied on tensor cores: int8 is exact in 16 bits, and in tf32, of which float32 x is a sum of two, but
+for its last bit (``matmul_pointers``). A tile of the weight is the left side of the product, so that the tokens may be
+as few as 8. Tensor cores truncate long sums; for float32 they add only a block, and ordinary instructions add the
+blocks.
 
 Scales multiply the sums of their groups, in float32. If several short groups fit into a tile, they multiply the weight
-instead, rounded to the type of x for tensor cores, since a narrower tile would be read more slowly.
+instead, rounded to the type of x, since a narrower tile would be read more slowly.
 
 Several programs share a tile, each with a part of k, so that all multiprocessors read. The last one to arrive adds the
 parts, always in the same order.
@@ -22,17 +22,16 @@ from torch import Tensor
 from ..matmul._triton_kernels import _is_last, _rounded, _sum_of
 from ..stream_memory import counters
 from ..tensor_cores import promote
-from ..triton_device import LANES, multiprocessors, require_gpu, require_products
+from ..triton_device import multiprocessors, require_gpu, require_products
 from ..triton_launch import each_time, planned, repeatable
 from ..unsupported import Unsupported
 from ._operands import require_quantized
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 TILES = (  # tokens, rows of the weight, features, warps and stages: the first with enough tokens
-    (1, 16, 512, 4, 3),
     (8, 64, 128, 4, 4),
-    (16, 32, 256, 2, 4),
-    (32, 64, 128, 4, 3),
+    (16, 32, 128, 2, 6),
+    (32, 64, 128, 2, 4),
     (64, 64, 128, 4, 3),
 )
 PROGRAMS = 4  # of a multiprocessor, from which on k is not split
@@ -55,12 +54,12 @@ def _linear_int8(
     col = tile // tiles_m * BLOCK_N + tl.arange(0, BLOCK_N)
     inside_m, inside_n = (row < m)[None, :], (col < n)[:, None]
     weight += col[:, None] * w_n
-    x += row * x_m if BLOCK_M > 1 else tile % tiles_m * x_m
+    x += row[None, :] * x_m
     scale += col * s_n
     inner = tl.cdiv(group, BLOCK_K) if SCALED == STEP else 1  # steps of a group
     steps = groups * inner if SCALED == STEP else tl.cdiv(k, BLOCK_K)
     first, last = part * steps // SPLIT_K, (part + 1) * steps // SPLIT_K
-    acc = tl.zeros((BLOCK_N, BLOCK_K // LANES if BLOCK_M == 1 else BLOCK_M), tl.float32)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for step in tl.range(first, last, num_stages=STAGES):
         if SCALED == STEP:
             start = step // inner * group + step % inner * BLOCK_K
@@ -80,22 +79,12 @@ def _linear_int8(
             s = tl.load(scale[:, None] + g[None, :].to(tl.int64) * s_g, mask=s_mask, other=0.0)[:, :, None]
             wide = tl.reshape(w_tile, (BLOCK_N, GROUPS, BLOCK_K // GROUPS)).to(tl.float32) * s.to(tl.float32)
             w_tile = tl.reshape(wide, (BLOCK_N, BLOCK_K))
-        if BLOCK_M == 1:
-            one_row = tl.load(
-                x + at.to(tl.int64) * x_k, mask=None if EVEN else inside_k, other=None if EVEN else 0.0
-            ).to(tl.float32)
-            terms = tl.reshape(w_tile.to(tl.float32) * one_row[None, :], (BLOCK_N, BLOCK_K // LANES, LANES))
-            sums = tl.sum(terms, axis=2)  # of a thread
-            acc += sums * s.to(tl.float32) if SCALED == STEP else sums
+        x_mask = inside_m if EVEN else inside_m & inside_k[:, None]
+        x_tile = tl.load(x + at[:, None].to(tl.int64) * x_k, mask=x_mask, other=0.0)
+        if SCALED == STEP:
+            acc += _add(tl.zeros_like(acc), w_tile, x_tile, one) * s.to(tl.float32)
         else:
-            x_mask = inside_m if EVEN else inside_m & inside_k[:, None]
-            x_tile = tl.load(x[None, :] + at[:, None].to(tl.int64) * x_k, mask=x_mask, other=0.0)
-            if SCALED == STEP:
-                acc += _add(tl.zeros_like(acc), w_tile, x_tile, one) * s.to(tl.float32)
-            else:
-                acc = _add(acc, w_tile, x_tile, one)
-    if BLOCK_M == 1:
-        acc = tl.sum(acc, axis=1)[:, None]
+            acc = _add(acc, w_tile, x_tile, one)
     last_one = True
     if SPLIT_K > 1:
         area: tl.constexpr = BLOCK_N * BLOCK_M
@@ -128,11 +117,11 @@ def _add(acc, w_tile, x_tile, one):
 def plan_for(m: int, n: int, k: int, group: int, itemsize: int, processors: int) -> tuple[int, ...]:
     """Return what has a scale, a tile as in ``TILES``, and the programs that share one, for x [m, k], weight [n, k]."""
     block_m, block_n, block_k, warps, stages = next(tile for tile in TILES if m <= tile[0] or tile is TILES[-1])
-    if itemsize == 4 and m > 1:
+    if itemsize == 4:
         block_n, block_k, warps, stages = 64, 64, 4, 3
     block_k = min(block_k, max(16, triton.next_power_of_2(k)))
     scaled, power = (STEP if group else ROW), group & -group  # the largest power of 2 that divides it
-    if 16 <= group == power < block_k and (itemsize == 2 or m == 1):
+    if 16 <= group == power < block_k and itemsize == 2:
         scaled = TILE
     elif group:
         block_k = min(block_k, power if power >= 32 else max(16, triton.next_power_of_2(group)))
