@@ -175,13 +175,15 @@ class DeviceQueue:
             case {"rounds": rounds}:
                 worker.timed.clear()
                 yield rounds
+                if message.get("spoiled"):
+                    self._stop(worker)
             case {"full": reason}:
                 assert self._case is not None
                 self._attempts[self._case.key] -= 1
                 yield Notice(f"{reason}: a new worker takes over")
                 self._stop(worker)
             case {"row": row, "spoiled": spoiled, "calibrations": calibrations}:
-                self._calibrations = calibrations
+                self._calibrations = {} if self._ranks else calibrations  # those of a rank are of its own GPU
                 again = worker.cases > 0 and row.status == "oom" and (spoiled or not self.gpus)
                 again = again or (row.status == "oom" and bool(self.gpus) and self._make_room(self.gpus))
                 again = again or (row.status in DOUBTFUL and worker.ran_code_beside(row.case))

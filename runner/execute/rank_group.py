@@ -41,15 +41,20 @@ class RankGroup(WorkerProcess):
             for rank in range(1, count):
                 log, place = log_path.with_name(f"{log_path.stem}-rank{rank}.log"), (self._path, rank, count)
                 self._others.append(WorkerProcess(source, log, gpus, measures=True, like=like, place=place))
-        except Gone:
+        except BaseException:  # an interrupt too leaves no file
             self.end()
             raise
 
     @property
     def watched(self) -> list[int]:
-        """Descriptors of the ranks that still run."""
-        own = super().watched if self._lost != 0 else []
-        return [*own, *(number for other in self._others if not other.has_ended() for number in other.watched)]
+        """Descriptors of the ranks that still run and owe an answer."""
+        own = super().watched if self._lost != 0 and self._owes(0) else []
+        others = [other for rank, other in enumerate(self._others, 1) if self._owes(rank) and not other.has_ended()]
+        return [*own, *(number for other in others for number in other.watched)]
+
+    def _owes(self, rank: int) -> bool:
+        """Return whether ``rank`` must still answer or end. One that has answered may end, as it does if spoiled."""
+        return self.dying or rank not in self._answers
 
     @property
     def phase(self) -> Phase:
@@ -80,6 +85,8 @@ class RankGroup(WorkerProcess):
     def receive(self) -> dict[str, Any] | None:
         """Return the next message of rank 0 about its phase, or the answer of all ranks. See WorkerProcess."""
         for rank, other in enumerate(self._others, 1):
+            if not self._owes(rank):
+                continue
             try:
                 while not other.dying and (message := other.receive()):
                     self._take(rank, message)
@@ -88,13 +95,13 @@ class RankGroup(WorkerProcess):
             except Gone as gone:
                 self._lose(rank)
                 raise Gone(str(gone).replace("the worker", f"rank {rank}")) from None
-            if self._lost is None and (other.dying or other.has_ended()):
+            if self._lost is None and self._owes(rank) and (other.dying or other.has_ended()):
                 self._lose(rank)
-        while self._lost is None and (message := super().receive()):
+        while self._lost is None and self._owes(0) and (message := super().receive()):
             if "phase" in message:
                 return message
             self._take(0, message)
-        if self._lost is None and (self.dying or super().has_ended()):
+        if self._lost is None and self._owes(0) and (self.dying or super().has_ended()):
             self._lose(0)
         return self._answer() if self._lost is None else None
 
@@ -113,11 +120,12 @@ class RankGroup(WorkerProcess):
         if not complete and (rank is None or time.monotonic() < self._failed_at + GRACE_S):
             return None
         self._failed_at = 0.0
-        if rank is None or "row" not in self._answers[rank]:
-            if not complete:  # one has no paired rounds, for which the others wait
-                self._lose(rank or 0)
-                return None
+        if rank is None:
             return self._answers[0]
+        if "row" not in self._answers[rank]:
+            rounds = self._answers[rank]["rounds"]
+            reason = rounds.reason and f"rank {rank}: {rounds.reason}"
+            return {"rounds": replace(rounds, reason=reason), "spoiled": not complete}  # the others wait for it
         row = self._answers[rank]["row"]
         same = complete and len({(message["row"].status, message["row"].reason) for message in answers}) == 1
         reason = row.reason if same else f"rank {rank}: {row.reason}"
@@ -147,13 +155,15 @@ class RankGroup(WorkerProcess):
         return self.ended
 
     def print_stacks(self) -> str:
-        """Make all ranks print their stacks. Return the ranks for which others wait, as ``" on rank 1"``, if known."""
+        """Make all ranks print their stacks. Return the ranks for which others wait, as ``" on rank 1"``."""
         super().print_stacks()
         for other in self._others:
             other.print_stacks()
         stacks = [super().printed(), *(other.printed() for other in self._others)]
         late = [str(rank) for rank, stack in enumerate(stacks) if not any(frame in stack for frame in WAITS)]
-        return f" on rank {' and '.join(late)}" if 0 < len(late) < len(stacks) else ""
+        if not late:
+            return ", since all ranks wait: each must call the same collectives in the same order"
+        return f" on rank {' and '.join(late)}" if len(late) < len(stacks) else ""
 
     def printed(self) -> str:
         """Return the output of the rank that was lost, or of all ranks."""

@@ -20,7 +20,7 @@ DEFAULTS = {path.stem: option_defaults(f"workload/{path.stem}") for path in (CON
 OPS = sorted(op for op, fields in DEFAULTS.items() if {"ranks", "bytes"} <= fields.keys())
 
 USER = """
-import os, time
+import os, signal, time
 import torch.distributed as dist
 
 def right(x):
@@ -48,6 +48,18 @@ def leaves(x):
 
 def hangs(x):
     while dist.get_rank() == 1: time.sleep(0.1)
+    return right(x)
+
+def changes_signals(x):
+    signal.signal(signal.SIGUSR2, lambda *arguments: None)
+    return right(x)
+
+def changes_and_raises(x):
+    signal.signal(signal.SIGUSR2, lambda *arguments: None)
+    return raises(x)
+
+def two_collectives(x):
+    if dist.get_rank() == 1: dist.barrier()
     return right(x)
 
 def counts(x):
@@ -127,6 +139,19 @@ def test_a_failing_rank_is_named_and_the_next_case_runs(run):
     assert reasons["dies"] == ("crashed", "rank 1 was killed by SIGSEGV in phase build")
     assert reasons["leaves"] == ("crashed", "rank 0 exited with code 3 in phase build")
     assert reasons["counts"] == ("ok", "")
+
+
+def test_a_process_that_ends_after_its_answer_is_not_lost(run):
+    changed, raised = run("changes_signals", "changes_and_raises")
+    assert (changed.status, changed.reason) == ("ok", "")
+    assert changed.metrics["side_effects"]
+    assert (raised.status, raised.reason) == ("error", "rank 1: ValueError: no such thing")
+
+
+def test_ranks_that_wait_for_each_other_are_told_why(run):
+    (row,) = run("two_collectives", build_limit_s=8)
+    assert row.status == "timeout"
+    assert "all ranks wait: each must call the same collectives" in row.reason
 
 
 def test_a_rank_that_hangs_is_named(run):
