@@ -95,14 +95,14 @@ sys.exit(main(sys.argv[1:]))
 
 
 COMPLETED = {
-    "runner workload=m": "workload=matmul workload=mlp",
-    "python -m runner workload=m": "workload=matmul workload=mlp",
-    "runner plan workload=m": "workload=matmul workload=mlp",
+    "runner workload=ml": "workload=mlp",
+    "python -m runner workload=ml": "workload=mlp",
+    "runner plan workload=gel": "workload=gelu",
     "runner pl": "plan",
     "runner v": "verify version",
     "runner ru": "run",
-    "runner run workload=m": "workload=matmul workload=mlp",
-    "runner impl=naive,to": "impl=naive,torch",
+    "runner run workload=ml": "workload=mlp",
+    "runner impl=naive,thr": "impl=naive,three_pass",
     "runner workload.d": "workload.dtype= workload.data=",
     "runner workload=mlp workload.lay": "workload.layers=",
     "runner workload=mlp workload.pass=fwd,": "workload.pass=fwd,fwd_bwd workload.pass=fwd,train_step",

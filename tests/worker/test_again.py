@@ -121,7 +121,16 @@ def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up():
         again(Job(case, ProblemState(case), lambda phase: None), 2, cold_l2=True)
     assert [name for name in seen if "/" not in name] == ["define_model", "warm_up", "call", "call"]
     assert not any("warm_up" in name and "call" in name for name in seen)
-    parts = ["", "/forward", "/forward/layer_0", "/forward/layer_1", "/backward", "/optimizer_step"]
+    parts = [
+        "",
+        "/forward",
+        "/forward/layer_0",
+        "/forward/layer_1",
+        "/forward/loss",
+        "/backward",
+        "/optimizer_step",
+        "/zero_grad",
+    ]
     once = ["call", *(f"call/step_{step}{part}" for step in (0, 1) for part in parts)]
     assert [name for name in seen if name.startswith("call")] == [*once, *once]
 
