@@ -198,14 +198,13 @@ class PerfCounter(Instrument):
         start = self._clock()
         for _ in inner:
             run()
-        elapsed = int(self.slowest([self._clock() - start])[0])
-        if self.spreads_us:  # of the nanoseconds of a sample
-            self.spreads_us[-1] /= self.calls_per_sample * 1e3
+        elapsed_ns, ns_per_us = self._clock() - start, 1e3 * self.calls_per_sample
         if kept >= 0:
             self._kept = run()
             for _ in range(kept + 1, self.calls_per_sample):
                 run()
-        return elapsed
+        # After the last call, since the place of the one that is kept differs between ranks.
+        return round(self.slowest([elapsed_ns / ns_per_us])[0] * ns_per_us)
 
 
 TASKS = Path("/proc/self/task")

@@ -38,7 +38,7 @@ class Instrument:
         """Return the times of the slowest ranks, given those of this rank: a sample is matched across ranks."""
         if self.ranks.count == 1:
             return list(times_us)
-        by_sample = list(zip(*self.ranks.gather(list(times_us), "samples"), strict=True))
+        by_sample = self.ranks.matched(times_us)
         self.spreads_us += [max(each) - min(each) for each in by_sample]
         return [max(each) for each in by_sample]
 

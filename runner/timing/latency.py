@@ -86,11 +86,8 @@ def _repeat(step: Callable[[], Result], loop_s: float, target: int = FEWEST) -> 
     """
     results: list[Result] = []
 
-    agreed = ranks.current.agreed
-    started = agreed(time.perf_counter())
-    while len(results) < FEWEST or agreed(time.perf_counter()) - started < loop_s * (
-        1 if len(results) >= target else LONGEST
-    ):
+    started = ranks.current.now()
+    while len(results) < FEWEST or ranks.current.now() - started < loop_s * (1 if len(results) >= target else LONGEST):
         results.append(step())
     count = len(results)
     return results[min(max(WARMUP, count // 10), count // 4, count - FEWEST) :]

@@ -82,15 +82,15 @@ def take(instrument: Instrument, settings: TimingSettings) -> Taken:
 
     Sampling ends after ``max_s`` seconds, but not before there are five samples.
     """
-    started = _now()
+    started = ranks.current.now()
     times = list(instrument.early_us)
     cost_s = max(times) / 1e6 if times else _warm_up(instrument, settings.warmup_s)
     instrument.checks.begin(min(settings.samples, settings.max_s / cost_s) if cost_s else settings.samples, cost_s)
-    sampling_began = _now()
+    sampling_began = ranks.current.now()
     ends = sampling_began + settings.max_s
     missing = settings.samples - len(times), FEWEST - len(times)
     times += _sample(instrument, missing[0], sampling_began + FIRST_LOOK * settings.max_s, cost_s, missing[1])
-    count, took_s = len(times), _now() - sampling_began
+    count, took_s = len(times), ranks.current.now() - sampling_began
     if abs(summarise(times).drift) * 100 > settings.target_pct and sampling_began + 2 * took_s <= ends:
         further = _sample(instrument, count, ends, took_s / count)
         times = (times + further)[len(further) :]  # the drift was part of the warm-up
@@ -105,13 +105,13 @@ def take(instrument: Instrument, settings: TimingSettings) -> Taken:
 
 def _warm_up(instrument: Instrument, least_s: float) -> float:
     """Sample in growing rounds until two agree. Return the seconds per sample, including overhead."""
-    started = _now()
+    started = ranks.current.now()
     ends = started + LONGEST_WARMUP * least_s
     last, count, cost_s = 0.0, 1, 0.0
     while True:
-        before = _now()
+        before = ranks.current.now()
         times = _sample(instrument, count, ends, cost_s, 1)
-        now = _now()
+        now = ranks.current.now()
         cost_s, spent_s, median = (now - before) / len(times), now - started, sorted(times)[len(times) // 2]
         agree = last > 0 and abs(median - last) <= last * STEADY_PCT / 100
         if spent_s >= least_s and (agree or now >= ends):
@@ -125,21 +125,16 @@ def _sample(instrument: Instrument, count: float, ends: float, cost_s: float, le
     ``cost_s``: seconds per sample so far, 0 if unknown. A round that would end too late has fewer samples.
     """
     times: list[float] = []
-    now = _now()
+    now = ranks.current.now()
     while len(times) < least or (len(times) < count and now < ends):
         affordable = (ends - now) / cost_s if cost_s else count
         size = max(1, least - len(times), int(min(count, affordable, instrument.round_size)))
         with collector_paused():
             batch = instrument.samples(min(size, instrument.round_size))
         times += batch
-        before, now = now, _now()
+        before, now = now, ranks.current.now()
         cost_s = (now - before) / len(batch)
     return times
-
-
-def _now() -> float:
-    """Return the time in seconds by the clock that decides about the number of samples: that of rank 0."""
-    return float(ranks.current.agreed(time.perf_counter()))
 
 
 @contextmanager
@@ -181,9 +176,9 @@ def paired_rounds(
         """Return the seconds of the fastest of a few rounds; one round if it takes at most ``wanted_s``."""
         spent: list[float] = []
         while not spent or (min(spent) > wanted_s and len(spent) < TRIES and sum(spent) + min(spent) <= allowed_s):
-            started = _now()
+            started = ranks.current.now()
             _round(instruments, each, next(orders), counts)
-            spent.append(_now() - started)
+            spent.append(ranks.current.now() - started)
         return min(spent)
 
     cheap_s = CHEAPER * allowed_s / EACH / BATCHES
@@ -195,12 +190,12 @@ def paired_rounds(
     for instrument in instruments:
         each = EACH if tens else 1
         instrument.checks.begin(rounds * each, single_s / len(instruments) / each)
-    started = _now()
+    started = ranks.current.now()
 
     def batches(count: float) -> list[list[float]]:
         """Sample until there are ``count`` rounds or the time is over. Return the batch means; [] if too few."""
         while len(samples) < count:
-            if _now() - started > (PATIENCE if len(samples) < BATCHES else 1) * allowed_s:
+            if ranks.current.now() - started > (PATIENCE if len(samples) < BATCHES else 1) * allowed_s:
                 break
             samples.append(_round(instruments, EACH if tens else 1, next(orders), counts))
         return _means(samples, range(len(instruments)), on_cpu=on_cpu) if len(samples) >= BATCHES else []
@@ -238,11 +233,11 @@ def race(
     samples, counts = list[Round](), Counter[int]()
     for instrument in instruments:
         instrument.checks.begin(FIRST_LOOK_ROUNDS * 4, 0.0)
-    started, late = _now(), False
+    started, late = ranks.current.now(), False
     for look in range(looks):
         while len(samples) < min(most, FIRST_LOOK_ROUNDS * 2**look) and not late:
             samples.append(_round(instruments, 1, [place for place in next(orders) if place in means], counts))
-            late = _now() - started > (PATIENCE if len(samples) < BATCHES else 1) * allowed_s
+            late = ranks.current.now() - started > (PATIENCE if len(samples) < BATCHES else 1) * allowed_s
         if len(samples) < BATCHES:
             return None
         means = dict(zip(means, _means(samples, list(means), on_cpu=on_cpu), strict=True))

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ..device.exchange import Exchange, meeting_place
 from ..device.processes import cores
 from ..records.case import Scalar
 from . import clock as time
+from .verdict import GRAVITY
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun
 HERE = "127.0.0.1"
@@ -94,7 +95,11 @@ class Ranks:
 
     def slowest(self, values: Sequence[float]) -> list[float]:
         """Return the largest of the n-th values of all ranks, for each n."""
-        return [max(each) for each in zip(*self.gather(list(values), "samples"), strict=True)]
+        return [max(each) for each in self.matched(values)]
+
+    def matched(self, values: Sequence[float]) -> list[tuple[float, ...]]:
+        """Return the n-th values of all ranks, for each n."""
+        return list(zip(*self.gather(list(values), "samples"), strict=True))
 
 
 current = Ranks()  # of this process
@@ -160,3 +165,10 @@ def of_program() -> Iterator[None]:
 def columns(spreads_us: Sequence[float]) -> dict[str, Scalar]:
     """Return the columns of a call of several ranks, whose samples differ by ``spreads_us`` between ranks."""
     return {"rank_spread_us": statistics.median(spreads_us)} if spreads_us else {}
+
+
+def gravest(own: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the gravest verdict of any rank, with its reason: the slowest rank sets the time of all."""
+    verdicts: list[dict[str, Scalar]] = current.gather(own, "verdict")
+    rank = min(range(len(verdicts)), key=lambda rank: GRAVITY.index(str(verdicts[rank]["verdict"])))
+    return verdicts[rank] | ({"verdict_reason": f"rank {rank}: {verdicts[rank]['verdict_reason']}"} if rank else {})

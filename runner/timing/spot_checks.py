@@ -55,7 +55,8 @@ class SpotChecks:
         started, first = ranks.current.now(), not self.count
         outputs = make()
         known = 0 < len(self._right) == len(outputs) and all(map(same_bits, outputs, self._right))
-        self.wrong = ranks.current.first("" if known else self._judge(outputs))
+        judged = ranks.current.any(not known)  # by all ranks then, since a reference may communicate
+        self.wrong = ranks.current.first(self._judge(outputs) if judged else "")
         if not self.wrong and first:
             self._right = [output.clone() for output in outputs]
         self.count += 1

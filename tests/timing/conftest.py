@@ -35,10 +35,11 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all that decides by time how much to sample."""
-    from runner.timing import procedure
+    from runner.timing import procedure, ranks
 
     clock = Clock()
-    monkeypatch.setattr(procedure, "time", clock)
+    for module in (procedure, ranks):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

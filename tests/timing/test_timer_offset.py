@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.timing import calibration
+from runner.timing import calibration, ranks
 from runner.timing.instrument import Instrument
+from runner.timing.ranks import Ranks
 from runner.timing.timestamps import GraphTimestamps
 
 GRAPHS = [object.__new__(GraphTimestamps)]
+GRAPHS[0].ranks = Ranks()
 
 
 @pytest.fixture
@@ -73,6 +75,12 @@ def test_an_offset_that_was_too_short_is_measured_anew_unless_the_clock_is_lower
     assert result == ["first", "second"][taken - 1]
     assert list(calibration.known) == (kept or ["graphs_20_cold_us", "stream_cold_us"])
     assert not settled
+
+
+def test_what_a_rank_measures_alone_asks_no_other_rank(shifts, monkeypatch):
+    monkeypatch.setattr(ranks, "current", None)
+    shifts[0].append(0.01)
+    assert calibration.undisturbed(lambda: "a peak", GRAPHS) == ("a peak", 0.01)
 
 
 def test_a_series_of_other_instruments_is_taken_once(shifts):

@@ -1,0 +1,83 @@
+"""Ranks stay together while they time: here threads, each with ``ranks.current`` of its own."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from runner.device.exchange import meeting_place
+from runner.timing import ranks
+from runner.timing.cpu import PerfCounter
+from runner.timing.instrument import Instrument
+from runner.timing.ranks import Ranks, gravest
+from runner.timing.spot_checks import SpotChecks
+
+# What a collective is here: out of order, it raises RanksDiffer where others would hang.
+ALL = "collective"
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Run a function of the rank on two ranks; their results."""
+    own, path = threading.local(), meeting_place(2)
+
+    class Current:
+        def __getattr__(self, name):
+            return getattr(own.ranks, name)
+
+    def go(function):
+        def run(rank):
+            own.ranks = Ranks(rank, 2, path)
+            return function(rank)
+
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(run, range(2)))
+
+    monkeypatch.setattr(ranks, "current", Current())
+    yield go
+    Path(path).unlink()
+
+
+def test_the_output_that_is_kept_may_be_of_another_call_on_each_rank(both):
+    def judged(rank):
+        counter = PerfCounter(lambda: ranks.current.gather(rank, ALL), lambda: None)
+        counter.checks, counter.calls_per_sample = SpotChecks(lambda outputs: ""), 16
+        for _ in range(5):
+            counter.checks.judge(counter._further_outputs)
+        return counter.checks.count
+
+    assert both(judged) == [5, 5]
+
+
+def test_all_ranks_judge_an_output_that_is_new_on_one(both):
+    def judge(_):
+        return "" if ranks.current.gather("reference", ALL) else "never"
+
+    def checked(rank):
+        checks = SpotChecks(judge)
+        for turn in range(3):
+            checks.judge(lambda turn=turn: [torch.full((4,), float(turn * rank))])
+        return checks.count, checks.wrong
+
+    assert both(checked) == [(3, "")] * 2
+
+
+def test_the_gravest_verdict_of_any_rank_counts(both):
+    drifts = {"verdict": "not_converged", "verdict_reason": "it drifts"}
+    waited = {"verdict": "contended", "verdict_reason": "it waited"}
+    assert (
+        both(lambda rank: [gravest([drifts, waited][rank]), gravest(drifts)])
+        == [[waited | {"verdict_reason": "rank 1: it waited"}, drifts]] * 2
+    )
+
+
+def test_the_spread_is_of_the_same_units_as_the_times(both):
+    def timed(rank):
+        instrument = Instrument(lambda: None, lambda: None, ranks.current)
+        return instrument.slowest([1.0 + rank, 5.0 - rank]), instrument.spreads_us
+
+    assert both(timed) == [([2.0, 5.0], [1.0, 1.0])] * 2
