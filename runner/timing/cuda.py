@@ -68,9 +68,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     observed = cupti.observe(call.run, before, kernels=instrument.kernels) if check else None
     if observed:
         instrument, note = instruments.corrected(instrument, note, observed, call, settings)
-    elif (
-        not settings.cupti_check and not together and "timestamps" in instrument.name and instruments.leaves_work(call)
-    ):
+    elif (together or not settings.cupti_check) and "timestamps" in instrument.name and instruments.leaves_work(call):
         instrument, note = instruments.build("host_clock", call, settings), instruments.DETACHED
     series, drift_us = undisturbed(lambda: take(instrument, settings), [instrument], cold_l2=settings.cold_l2)
     columns = series.columns("gpu_us", FLOORS[instrument.name]) | gpu_state()

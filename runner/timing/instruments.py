@@ -46,18 +46,24 @@ def choose(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None 
 DETACHED = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
 LEFT_S = 30e-6  # shortest leftover work that is noticed
 PAUSE_S = 1e-3  # in which leftover work goes on
+LATE_S = 3e-4  # below PAUSE_S, since the work of others goes on as well
 
 
 def leaves_work(call: Call) -> bool:
     """Return whether the GPU still works when the caller's stream has finished ``call``, without CUPTI.
 
     If so, a pause shortens the wait for the GPU. If not, the wait takes 10 us, and up to 0.5 us more for each kernel of
-    the call, with or without a pause.
+    the call, with or without a pause. Of several ranks, those after the first begin late, so that a collective that the
+    first leaves is not over at once.
     """
+    left = True
 
     def waited_s(pause_s: float) -> float:
         call.restore()
         synchronize()
+        ranks.current.meet()
+        if ranks.current.rank:
+            time.sleep(LATE_S)
         call.run()
         torch.cuda.current_stream().synchronize()
         until = time.perf_counter() + pause_s
@@ -67,7 +73,11 @@ def leaves_work(call: Call) -> bool:
         synchronize()
         return time.perf_counter() - started
 
-    return all(waited_s(0) - waited_s(PAUSE_S) > LEFT_S for _ in range(5))
+    for _ in range(5):
+        left = waited_s(0) - waited_s(PAUSE_S) > LEFT_S and left
+        if not ranks.current.any(left):
+            return False
+    return True
 
 
 def corrected(

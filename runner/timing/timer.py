@@ -39,7 +39,9 @@ class Timer(TimingSettings):
 
         The verdict is "wrong" if the timed calls gave wrong outputs, or if the call returns a kept result.
         """
+        from . import ranks
         from .kept_result import kept_result
+        from .unfinished import unfinished
         from .verdict import verdict
 
         settings = replace(self, target_pct=self.target_cpu_pct) if device == "cpu" else self
@@ -51,7 +53,9 @@ class Timer(TimingSettings):
             columns["checked_calls"] = instrument.checks.count
         if not wrong and (kept := kept_result(call)):
             wrong = f"it returns a cached result: {kept}"
-        return columns | verdict(columns, settings.target_pct, wrong), measured.samples_us
+        if device == "cpu" and not ranks.current.any(wrong):
+            wrong = unfinished(call)
+        return columns | ranks.gravest(verdict(columns, settings.target_pct, wrong)), measured.samples_us
 
     def compare(self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str) -> list[Batches] | None:
         """Measure ``calls``, given with their columns, in paired rounds.

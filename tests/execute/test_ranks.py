@@ -62,6 +62,12 @@ def two_collectives(x):
     if dist.get_rank() == 1: dist.barrier()
     return right(x)
 
+def unwaited(x):
+    y = x.clone()
+    dist.all_reduce(y, async_op=True)
+    time.sleep(0.002)  # so that it has ended most times
+    return y
+
 def counts(x):
     rank = str(dist.get_rank())
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == [rank, "2", rank]
@@ -152,6 +158,12 @@ def test_ranks_that_wait_for_each_other_are_told_why(run):
     (row,) = run("two_collectives", build_limit_s=8)
     assert row.status == "timeout"
     assert "all ranks wait: each must call the same collectives" in row.reason
+
+
+def test_a_collective_that_nobody_waits_for_is_no_result(run):
+    unwaited, right = run("unwaited", "right")
+    assert unwaited.status == "wrong", unwaited.reason
+    assert right.status == "ok"
 
 
 def test_a_rank_that_hangs_is_named(run):

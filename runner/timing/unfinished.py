@@ -1,0 +1,52 @@
+"""Collectives on a CPU that a call starts and does not wait for: its time would be that of starting them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import clock as time
+from . import ranks
+from .call import Call
+
+LATE_S = 0.03  # a rank that begins so late holds up the collectives of all others
+
+
+def unfinished(call: Call) -> str:
+    """Return which operators of torch.distributed go on on any rank when ``call`` has returned; "" if none does.
+
+    Each of two ranks begins late once. A call that waits returns late then too; one that does not, before the end.
+    Sends are left out, since their receivers wait. Functional collectives have no work to be asked.
+    """
+    group, names = ranks.current, set[str]()
+    for late in (0, group.count - 1) if group.count > 1 else ():
+        call.restore()
+        group.meet()
+        if group.rank == late:
+            time.sleep(LATE_S)
+        with _Works() as seen:
+            call.run()
+        open_works = [(name, work) for name, work in seen.works if not work.is_completed()]
+        names |= {name for name, work in open_works if work.wait() and work.is_completed()}  # some never are completed
+    call.restore()
+    going = ", ".join(sorted(names))
+    return group.first(f"it returns before {going} of torch.distributed has ended: wait for the work" if going else "")
+
+
+class _Works(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no type
+    """Keeps the work of each collective and receive inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.works: list[tuple[str, Any]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.namespace == "c10d" and (name := func._schema.name.removeprefix("c10d::").strip("_")) != "send":
+            self.works.append((name, dist.Work.unbox(out[-1] if isinstance(out, tuple) else out)))
+        return out
