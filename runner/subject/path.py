@@ -105,11 +105,14 @@ def checked(
 
 def _of_all_ranks(result: CheckResult) -> tuple[dict[str, Scalar], str]:
     """Return the columns of a check with the largest error of any rank, and what is wrong on any, or ""."""
-    reason, by_rank = ranks.current.first(result.reason), ranks.current.gather(result.columns())
+    reason, unknown = ranks.current.first(result.reason), ranks.current.first(result.unknown)
+    by_rank = ranks.current.gather(result.columns())
     columns: dict[str, Scalar] = result.columns()
     for name, value in columns.items():
         if isinstance(value, float):
             columns[name] = max(each.get(name, 0.0) for each in by_rank)
+    if unknown:
+        columns |= {"correct": None, "check_note": unknown}
     return columns | ({"correct": False} if reason else {}), reason
 
 

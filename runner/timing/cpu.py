@@ -235,15 +235,16 @@ def pinned(call: Callable[[], object] = lambda: None) -> Iterator[str]:
 
 def _pin(cpus: dict[int, int], call: Callable[[], object]) -> set[int]:
     """Pin threads and run ``call``. Return the CPUs of the threads alive afterwards; empty if pinning cannot last."""
+    refused = False
     try:
         for thread, cpu in cpus.items():
             os.sched_setaffinity(thread, {cpu})
     except OSError:
-        return set()
+        refused = True
     before = all_threads()
-    call()
+    call()  # in any case, since other ranks may call it too
     after = all_threads()
-    return set() if after - before else {cpu for thread, cpu in cpus.items() if thread in after}
+    return set() if refused or after - before else {cpu for thread, cpu in cpus.items() if thread in after}
 
 
 def _restore(masks: dict[int, set[int]], threads_before: set[int]) -> None:

@@ -133,7 +133,7 @@ class Job:
             given.copy()
             call, columns = first_calls(call, given, device, peak=True)
         self.metrics.update(columns | report.metrics)
-        self.fallback = report.fallback or str(columns.get("recompile_limit", ""))
+        self.fallback = ranks.current.first(report.fallback or str(columns.get("recompile_limit", "")))
 
         if not implementation.CHECKED:
             del self.metrics["flops"]  # a copy computes nothing

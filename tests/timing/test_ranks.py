@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from runner.device.exchange import meeting_place
+from runner.subject.path import Inputs, checked
 from runner.timing import ranks
+from runner.timing.call import Call
+from runner.timing.correctness import CheckResult
 from runner.timing.cpu import PerfCounter
 from runner.timing.instrument import Instrument
 from runner.timing.ranks import Ranks, gravest
@@ -73,6 +77,16 @@ def test_the_gravest_verdict_of_any_rank_counts(both):
         both(lambda rank: [gravest([drifts, waited][rank]), gravest(drifts)])
         == [[waited | {"verdict_reason": "rank 1: it waited"}, drifts]] * 2
     )
+
+
+def test_a_rank_that_cannot_judge_leaves_the_result_unknown(both):
+    def judged(rank):
+        x = torch.ones(4)
+        expected = SimpleNamespace(check=lambda outputs: CheckResult(unknown="too short" if rank else ""))
+        _, columns, wrong = checked(Call(lambda: (x + 1,)), expected, lambda: expected, Inputs([x]))
+        return columns["correct"], columns["check_note"], wrong
+
+    assert both(judged) == [(None, "rank 1: too short", "")] * 2
 
 
 def test_the_spread_is_of_the_same_units_as_the_times(both):
