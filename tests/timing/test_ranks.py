@@ -12,7 +12,7 @@ import torch
 
 from runner.device.exchange import meeting_place
 from runner.subject.path import Inputs, checked
-from runner.timing import ranks
+from runner.timing import instruments, ranks
 from runner.timing.call import Call
 from runner.timing.correctness import CheckResult
 from runner.timing.cpu import PerfCounter
@@ -87,6 +87,36 @@ def test_a_rank_that_cannot_judge_leaves_the_result_unknown(both):
         return columns["correct"], columns["check_note"], wrong
 
     assert both(judged) == [(None, "rank 1: too short", "")] * 2
+
+
+@pytest.mark.parametrize(("leaving", "calls"), [((0,), 10), ((0, 1), 10), ((), 2)])
+def test_work_that_one_rank_leaves_is_noticed_by_all_after_equally_many_calls(both, monkeypatch, leaving, calls):
+    here = threading.local()  # the clock of a rank, which ticks at each look, and the end of its work
+
+    def look():
+        here.now += 1e-6
+        return here.now
+
+    def pass_by(seconds):
+        here.now += seconds
+
+    def wait():
+        here.now = max(here.now, here.end)
+
+    def found(rank):
+        here.now = here.end = 0.0
+        made = []
+
+        def run():
+            made.append(ranks.current.gather(rank, ALL))
+            here.end = here.now + (5e-4 if rank in leaving else 0.0)
+
+        return instruments.leaves_work(Call(run)), len(made)
+
+    monkeypatch.setattr(instruments, "time", SimpleNamespace(perf_counter=look, sleep=pass_by))
+    monkeypatch.setattr(instruments, "synchronize", wait)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    assert both(found) == [(bool(leaving), calls)] * 2
 
 
 def test_the_spread_is_of_the_same_units_as_the_times(both):
