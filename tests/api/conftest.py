@@ -40,11 +40,11 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch, brief) -> Clock:
     """The host's clock, on a machine that nobody else uses."""
-    from runner.timing import cpu, procedure
+    from runner.timing import cpu, ranks
 
     clock = Clock()
     seconds = SimpleNamespace(perf_counter=lambda: clock.now / 1e9, sleep=None)
-    monkeypatch.setattr(procedure, "time", seconds)
+    monkeypatch.setattr(ranks, "time", seconds)
     real = cpu.PerfCounter
 
     class Timed(real):

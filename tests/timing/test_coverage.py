@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from runner.timing import procedure
+from runner.timing import procedure, ranks
 from runner.timing.instrument import Instrument
 from runner.timing.statistics import Summary, summarise, trimmed_mean
 
@@ -220,7 +220,7 @@ def takes() -> Iterator[Callable[[str], Takes]]:
         return Takes(share(held), share(extended), share(converged))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(procedure, "time", clock)
+        patch.setattr(ranks, "time", clock)
         yield of
 
 

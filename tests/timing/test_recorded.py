@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runner.timing import procedure
+from runner.timing import procedure, ranks
 from runner.timing.instrument import Instrument
 from runner.timing.statistics import FLOORS, Floor, Summary, summarise, trimmed_mean, von_neumann
 
@@ -286,7 +286,7 @@ def replay(monkeypatch):
     """``replay(key, samples=..., ...)``: what ``take`` makes of a series, and how many samples it asked for."""
     clock = SimpleNamespace(now=0.0)
     clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr(procedure, "time", clock)
+    monkeypatch.setattr(ranks, "time", clock)
     defaults = {"samples": 800, "warmup_s": 0.02, "max_s": 0.6, "target_pct": 100 * TARGET}
 
     def taken(key: str, **changes: float) -> tuple[procedure.Taken, int]:
