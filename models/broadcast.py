@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .collective import Collective
+from .ranks import gathered
 from .workload import Expected
 
 if TYPE_CHECKING:
@@ -23,12 +24,7 @@ class Broadcast(Collective):
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return x of rank 0, which comes by a gather: not by the operation that is judged."""
-        import torch
-        import torch.distributed as dist
-
-        tensors = [torch.empty_like(inputs[0]) for _ in range(self.ranks)]
-        dist.all_gather(tensors, inputs[0])
-        return (self.result([tensor.double() for tensor in tensors]),)
+        return (self.result([*gathered(inputs[0]).double()]),)
 
     def result(self, tensors: list[Tensor]) -> Expected:
         """Return the tensor of rank 0."""

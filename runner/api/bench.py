@@ -98,7 +98,7 @@ def bench(
     Raises:
         Exception: what ``f``, ``check`` or ``make`` raises, as it is.
         TypeError: ``make`` and ``sizes`` are not given together, or beside ``args``; or an argument is unknown.
-        ValueError: another argument is out of its allowed values.
+        ValueError: another argument is out of its allowed values, or not the same on all ranks.
         RuntimeError: a CUDA graph is being captured; or with ``ranks``, torch.distributed has no group here.
 
     """

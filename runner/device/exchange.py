@@ -82,6 +82,6 @@ class Exchange:
                 waited_s = perf_counter() - began
                 os.sched_yield() if waited_s < spin_s else sleep(min(LONGEST_PAUSE_S, PAUSE_S + waited_s / 10))
             if LEFT <= self._counters[LINE // 8 * rank] < LEFT + self._turn:
-                raise HasLeft(f"rank {rank} has raised an exception, so the others have no one to wait for")
+                raise HasLeft(f"rank {rank} has raised an exception, so this rank does not wait for it")
         with self._fence:
             pass

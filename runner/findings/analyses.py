@@ -14,7 +14,8 @@ from itertools import pairwise, permutations, product
 from typing import Any
 
 from ..measure.columns import column_of
-from ..measure.timeline.tables import OTHERS, PHASES
+from ..measure.parts import PHASES
+from ..measure.timeline.tables import OTHERS
 from ..records.case import CaseRecord, as_typed
 from ..records.figures import figure, interval
 from ..records.grouping import grouped

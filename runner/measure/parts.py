@@ -8,14 +8,14 @@ from ..records.columns import Column
 from ..timing.call import Call
 from . import CannotMeasure, MeasureContext
 
-PARTS = {
+PHASES = {
     "load": "copy of a batch to the device, or the wait for it",
     "forward": "forward, with the loss",
     "backward": "backward",
     "optimizer_step": "update of the parameters",
     "zero_grad": "clearing the gradients",
 }
-COLUMNS = {f"{part}_us": Column("us", f"{text}, in one step of training", "lower") for part, text in PARTS.items()} | {
+COLUMNS = {f"{part}_us": Column("us", f"{text}, in one step of training", "lower") for part, text in PHASES.items()} | {
     "step_us": Column("us", "one step of training, in a call that is not divided into parts", "lower"),
     "parts_pct": Column("%", "all parts of a step together, relative to step_us"),
 }
@@ -31,7 +31,7 @@ class Parts:
         """Return figures of the median call, after a first one. Raises CannotMeasure if a call has no parts."""
         from ..models.parts import PartTimer
 
-        timer = PartTimer(call, (*PARTS,), gpu=context.device == "cuda")
+        timer = PartTimer(call, (*PHASES,), gpu=context.device == "cuda")
         samples = [timer.sample() for _ in range(1 + self.calls)][1:]
         if not samples[0]:
             raise CannotMeasure("this call has no parts: take a workload that trains, with a backward")

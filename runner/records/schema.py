@@ -31,7 +31,7 @@ CONSTRAINTS: dict[str, Callable[[Any], bool]] = {  # by the words of an annotati
     "that is not empty": lambda value: value != "",
     "on one line": lambda value: value.isprintable(),
 }
-FILLED = ("rank", "world_size")  # fields of a workload that the worker fills in
+RANKED = ("rank", "world_size")  # what the worker fills in: fields of a workload, parameters of functions in a file
 SIZE = re.compile(r"([0-9]{1,18})([kKM])|([0-9]{1,4})\*\*([0-9]{1,3})")  # 4k, 2**12
 UNITS = {"k": 1024, "K": 1024, "M": 1024**2}
 
@@ -64,9 +64,9 @@ def to_fields(instance: object) -> dict[str, Any]:
 
 @cache
 def rules_of(cls: type) -> dict[str, tuple[str, Any]]:
-    """Return the attribute and the type of each field, by its name in the YAML, but for FILLED."""
+    """Return the attribute and the type of each field, by its name in the YAML, but for RANKED."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    names = (field.name for field in fields(cls) if field.name not in FILLED)
+    names = (field.name for field in fields(cls) if field.name not in RANKED)
     return {name.rstrip("_"): (name, hints[name]) for name in names}
 
 

@@ -86,10 +86,11 @@ def classify(error: BaseException, phase: Phase) -> Fault:
         elif on_gpu := REQUESTED_ON_GPU.search(message):
             more, whole, held = map(_bytes, on_gpu.groups())
             sizes = [figure(size, "byte") for size in (more + held, more, held, whole)]
-            reason = "needs at least {} ({} bytes): {} more than the {} that it has; the GPU has {}; give smaller sizes"
-            if more + held < whole and "Process " in message:
-                reason = reason.replace("has {}; ", "has {}, a part of which other processes hold: end them, or ")
-            reason = reason.format(sizes[0], more + held, *sizes[1:])
+            beside = ", a part of which other processes hold: end them, or" if "Process " in message else ";"
+            reason = (
+                "needs at least {} ({} bytes): {} more than the {} that it has; the GPU has {}{} give smaller sizes"
+            )
+            reason = reason.format(sizes[0], more + held, *sizes[1:], beside if more + held < whole else ";")
         return Fault("oom", reason)
     if "CUDA error" in text or name == "AcceleratorError":
         return Fault("cuda_error", reason, spoiled=True)

@@ -17,6 +17,7 @@ from ..models.layout import Layout, laid_out
 from ..models.workload import Size, options_for
 from ..records.case import Choice, Scalar
 from ..records.options import option_class
+from ..records.schema import RANKED
 from ..tasks import own_file
 from ..tasks.own_file import DType, OwnFile, Pass
 from ..timing.call import Call, Work
@@ -136,7 +137,7 @@ class OwnOperation:
 
         from ..timing.nested import mapped, tensors
 
-        seed += 0 if {"rank", "world_size"} & {*self.file.filled} else self.place.get("rank", 0)
+        seed += 0 if {*RANKED} & {*self.file.filled} else self.place.get("rank", 0)
         given = {name: getattr(self, name) for name in self.file.of_inputs}
         filled: dict[str, Any] = {"device": device, "seed": seed}
         filled["dtype"] = getattr(torch, self.dtype or self.file.dtype or "float32")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..records.bad_input import BadInput
+from ..records.schema import RANKED
 from . import flashinfer, kernelbench, popcorn
 
-RANKED = ("rank", "world_size")  # parameters of any function that the runner gives if they are named
 FILLED = ("dtype", "device", "generator", "seed", *RANKED)  # parameters of ``inputs`` that the runner gives
 RESERVED = ("path", "dtype", "tf32", "pass", "layout", "shape", "axes", "name")  # fields that every own workload has
 GPU = re.compile(r"cuda(:\d+)?")

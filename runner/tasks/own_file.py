@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..records.bad_input import BadInput
+from ..records.schema import RANKED
 from . import formats
-from .formats import FILLED, RANKED, RESERVED
+from .formats import FILLED, RESERVED
 from .syntax import constant, decorators, parameters
 
 DType = Literal["float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"]

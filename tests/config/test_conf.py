@@ -13,7 +13,7 @@ from runner.config import grid
 from runner.findings.conclusion import check
 from runner.records.options import CONF, option_class
 from runner.records.plan import Resume
-from runner.records.schema import FILLED, build
+from runner.records.schema import RANKED, build
 
 PACKAGES = {"workload": "models", "measure": "measure", "launcher": "execute", "log": "report"}
 FILES = sorted(CONF.glob("*/*.yaml"))
@@ -30,7 +30,7 @@ def test_the_yaml_has_the_fields_of_its_class_and_a_comment_for_each(path: Path)
     name = values.pop("name")
     assert name == path.stem
     beside = {name for key in ("axes", "quick", "shape") for name in values.pop(key, ())}
-    fields = {field.name for field in dataclasses.fields(the_class(path.parent.name, name))} - {*FILLED}
+    fields = {field.name for field in dataclasses.fields(the_class(path.parent.name, name))} - {*RANKED}
     expected = {field.rstrip("_") for field in fields}
     if name == "torch":  # PyTorch's own operators have no revisions here
         expected -= {"rev", "args"}

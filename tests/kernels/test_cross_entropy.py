@@ -8,14 +8,12 @@ from random import Random
 import pytest
 import torch
 
+from .layouts import LAYOUTS
+
 VOCABS = [5, 1000, 20_001]  # several rows a block of the backward | one or two, and one step | several steps, and edges
 INF = torch.inf
-VIEWS = {
-    "unaligned": lambda x: x[:, 1:],
-    "every other row": lambda x: x[::2],
-    "every other col": lambda x: x[:, ::2],
-    "transposed": lambda x: x.t().contiguous().t(),
-    "expanded": lambda x: x[:1].expand(4, -1),
+
+VIEWS = LAYOUTS | {
     "empty": lambda x: x[:0],
 }
 

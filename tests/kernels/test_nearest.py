@@ -8,13 +8,7 @@ from random import Random
 import pytest
 import torch
 
-VIEWS = {
-    "unaligned": lambda x: x[:, 1:],
-    "every other row": lambda x: x[::2],
-    "every other col": lambda x: x[:, ::2],
-    "transposed": lambda x: x.t().contiguous().t(),
-    "expanded": lambda x: x[:1].expand(4, -1),
-}
+from .layouts import LAYOUTS
 
 
 @pytest.fixture(params=["naive", "torch", "triton", "identity"])
@@ -30,7 +24,7 @@ def distances(a, b):
     return (a.double()[:, None] - b.double()).square().sum(-1)
 
 
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("view", LAYOUTS.values(), ids=LAYOUTS)
 def test_any_view_gives_what_its_copy_gives(nearest, device, view):
     a, b = view(torch.randn(12, 34, device=device)), view(torch.randn(50, 34, device=device))
     y = nearest(a, b)

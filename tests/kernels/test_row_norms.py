@@ -10,14 +10,12 @@ import torch
 
 from runner.subject.tolerance import Judge
 
+from .layouts import LAYOUTS
+
 OPS = ["layernorm", "rmsnorm"]
 COLS = [5, 1000, 3000]  # several rows a program | one | one, and a loop where ``short_rows_loop`` says so
-VIEWS = {
-    "unaligned": lambda x: x[:, 1:],
-    "every other row": lambda x: x[::2],
-    "every other col": lambda x: x[:, ::2],
-    "transposed": lambda x: x.t().contiguous().t(),
-    "expanded": lambda x: x[:1].expand(4, -1),
+
+VIEWS = LAYOUTS | {
     "3-d": lambda x: x.view(2, 2, -1),
     "1-d": lambda x: x[0],
     "empty": lambda x: x[:0],

@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from .layouts import LAYOUTS
+
 KERNELS = Path(__file__).parents[2] / "kernels" / "softmax"
 IMPLS = sorted(path.stem for path in KERNELS.glob("[!_]*.py"))
 COLS = [5, 1000, 33_000]  # several rows a program | one | a loop over the row
 INF = torch.inf
-VIEWS = {
-    "unaligned": lambda x: x[:, 1:],
-    "every other row": lambda x: x[::2],
-    "every other col": lambda x: x[:, ::2],
-    "transposed": lambda x: x.t().contiguous().t(),
-    "expanded": lambda x: x[:1].expand(4, -1),
+
+VIEWS = LAYOUTS | {
     "3-d": lambda x: x.view(2, 2, -1),
     "1-d": lambda x: x[0],
     "empty": lambda x: x[:0],

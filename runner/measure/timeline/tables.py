@@ -21,6 +21,7 @@ from ...records.text_table import shortened, text_table
 from ...timing.statistics import trimmed_mean
 from ...timing.timeline import covered, gaps, whole
 from .. import CALL, SUMMARY, write_csv
+from ..parts import PHASES
 from . import ApiCall, Event
 
 Record = dict[str, Any]  # column → cell
@@ -30,7 +31,6 @@ LEAST_PCT = 0.1  # of the time, for a line of the summary
 WHAT = "kernels, copies and fills of a call"
 # Prefixes in the name of a C++ kernel.
 NOISE = ("void ", "at::native::", "at::detail::", "(anonymous namespace)::", "<unnamed>::", "std::")
-PHASES = ("load", "forward", "backward", "optimizer_step", "zero_grad")
 OTHERS = ("norms", "attention", "projections", "mlp", "loss")
 PARTS = {  # column → description
     f"profile_{part}_us": Column("us", f"time of kernels in {part}{more}; on a CPU of operations")
