@@ -39,7 +39,7 @@ from benchmarks.common import (
     word,
 )
 from benchmarks.timer.repeated import ratio_of
-from runner.device.exchange import meeting_place
+from runner.device.exchange import MeetingPlace
 from runner.measure.benchmark import Benchmark
 from runner.records.schema import size
 from runner.timing import ranks
@@ -188,13 +188,13 @@ def one_rank(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def all_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run the ranks, and return what rank 0 has found. Raises CalledProcessError."""
-    place = meeting_place(options.ranks)
+    place, count = MeetingPlace(options.ranks), options.ranks
     words = ["--device", options.device, "--sizes", options.sizes]
     words += ["--pairs", str(options.pairs), "--slowed", str(options.slowed)]
     command = [sys.executable, "-m", "benchmarks.timer.all_reduce", *words, "--place"]
     running = [
-        subprocess.Popen([*command, f"{place},{rank},{options.ranks}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for rank in range(options.ranks)
+        subprocess.Popen([*command, f"{place.path},{rank},{count}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for rank in range(count)
     ]
     try:
         records = []

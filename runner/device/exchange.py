@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import tempfile
 import threading
-from pathlib import Path
 from time import perf_counter, sleep
+from typing import Any
 
 SLOT = 2**16  # bytes that a rank can give at a time
 LINE = 64  # bytes of a counter, so that no two share a cache line
@@ -15,19 +16,26 @@ LEFT = 2**62  # is added to the counter of a rank that comes to no further turn
 HEAD = 8  # bytes of a length
 SPIN_S = 0.002  # longest wait at full speed, for ranks that are here already; it would keep gloo's threads from a core
 PAUSE_S, LONGEST_PAUSE_S = 0.00002, 0.001  # of other waits, longer and longer
-MEMORY = Path("/dev/shm")  # noqa: S108  # files with random names
 
 
-def meeting_place(count: int) -> str:
-    """Return the path of a new file through which ``count`` ranks exchange bytes."""
-    file, path = tempfile.mkstemp(prefix="kernel-runner-ranks-", dir=MEMORY if MEMORY.is_dir() else None)
-    os.truncate(file, _bytes(count))
-    os.close(file)
-    return path
+class MeetingPlace:
+    """A file through which ``count`` ranks exchange bytes. It can be opened at ``path`` as long as this object exists.
 
+    On Linux it has no name, so that nothing is left if this process is killed.
+    """
 
-def _bytes(count: int) -> int:
-    return (LINE + 2 * SLOT) * count
+    def __init__(self, count: int) -> None:
+        if sys.platform == "linux":
+            self._file: Any = os.fdopen(os.memfd_create("ranks"), "wb")
+            self.path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+        else:
+            self._file = tempfile.NamedTemporaryFile()  # noqa: SIM115
+            self.path = self._file.name
+        self._file.truncate((LINE + 2 * SLOT) * count)
+
+    def close(self) -> None:
+        """Give the file back once all ranks have opened it."""
+        self._file.close()
 
 
 class HasLeft(RuntimeError):
@@ -35,12 +43,12 @@ class HasLeft(RuntimeError):
 
 
 class Exchange:
-    """The side of ``rank``, one of ``count``. ``path`` may be removed once all ranks have met."""
+    """The side of ``rank``, one of ``count``, at the path of a ``MeetingPlace``."""
 
     def __init__(self, path: str, rank: int, count: int) -> None:
         self._rank, self._ranks = rank, range(count)
         with open(path, "r+b") as file:
-            self._memory = memoryview(mmap.mmap(file.fileno(), _bytes(count)))
+            self._memory = memoryview(mmap.mmap(file.fileno(), 0))
         self._counters = self._memory[: LINE * count].cast("q")
         self._turn = 0
         self._fence = threading.Lock()  # orders writes to memory, also on ARM

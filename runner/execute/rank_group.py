@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..device.exchange import meeting_place
+from ..device.exchange import MeetingPlace
 from ..device.gpus import Gpu
 from ..records.case import CaseRecord
 from ..records.row import Phase
@@ -35,13 +35,13 @@ class RankGroup(WorkerProcess):
         self._answers: dict[int, dict[str, Any]] = {}  # of this case by rank, in the order in which they came
         self._failed_at = 0.0  # when the first failed row came
         self._lost: int | None = None  # the rank that ended first
-        self._path = meeting_place(count)
-        super().__init__(source, log_path, gpus, measures=True, like=like, place=(self._path, 0, count))
+        self._place = MeetingPlace(count)
+        super().__init__(source, log_path, gpus, measures=True, like=like, place=(self._place.path, 0, count))
         try:
             for rank in range(1, count):
-                log, place = log_path.with_name(f"{log_path.stem}-rank{rank}.log"), (self._path, rank, count)
+                log, place = log_path.with_name(f"{log_path.stem}-rank{rank}.log"), (self._place.path, rank, count)
                 self._others.append(WorkerProcess(source, log, gpus, measures=True, like=like, place=place))
-        except BaseException:  # an interrupt too leaves no file
+        except BaseException:  # an interrupt too
             self.end()
             raise
 
@@ -151,7 +151,7 @@ class RankGroup(WorkerProcess):
             ends = [super().end(limit_s), *(other.end(limit_s) for other in self._others)]
             self.stuck = self.stuck or any(other.stuck for other in self._others)
             self.ended = ends[self._lost or 0].replace("the worker", f"rank {self._lost or 0}")
-            Path(self._path).unlink(missing_ok=True)
+            self._place.close()
         return self.ended
 
     def print_stacks(self) -> str:

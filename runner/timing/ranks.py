@@ -13,13 +13,12 @@ import socket
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..device.exchange import Exchange, meeting_place
+from ..device.exchange import Exchange, MeetingPlace
 from ..device.processes import cores
 from ..records.case import Scalar
 from . import clock as time
@@ -43,6 +42,7 @@ class Ranks:
         self.rank, self.count = rank, count
         self._exchange = Exchange(path, rank, count) if path else None
         self._flag = torch.zeros(1, dtype=torch.int32, device="cuda") if aligned else None
+        self._place: MeetingPlace | None = None  # of other processes
 
     def gather(self, value: Any, what: str = "value") -> list[Any]:
         """Return the ``value`` of every rank, as JSON keeps it. Raises RanksDiffer if another gives no ``what``."""
@@ -73,7 +73,8 @@ class Ranks:
         """Return where new processes of the same ranks meet, as ``join`` takes it; None without ranks."""
         if self._exchange is None:
             return None
-        return self.agreed("" if self.rank else meeting_place(self.count)), self.rank, self.count
+        self._place = None if self.rank else MeetingPlace(self.count)
+        return self.agreed(self._place and self._place.path), self.rank, self.count
 
     def agreed(self, value: Any) -> Any:
         """Return the value of rank 0."""
@@ -108,7 +109,7 @@ current = Ranks()  # of this process
 def join(path: str, rank: int, count: int, device: str) -> None:
     """Make this process a rank of ``count`` on "cpu" or a GPU: its device, torch.distributed, torchrun's variables.
 
-    It waits for the other ranks, and removes the file at ``path``, the meeting place.
+    It waits for the other ranks at ``path``, that of a ``MeetingPlace``.
     """
     global current
     on_gpu = device != "cpu" and torch.cuda.is_available()
@@ -116,7 +117,6 @@ def join(path: str, rank: int, count: int, device: str) -> None:
         torch.cuda.set_device(rank)
     ranks = Ranks(rank, count, path, aligned=on_gpu)
     ranks.meet()
-    Path(path).unlink(missing_ok=True)
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         os.environ.setdefault(variable, loopback)
@@ -148,12 +148,12 @@ def of_program() -> Iterator[None]:
     rank, count = dist.get_rank(), dist.get_world_size()
     if int(os.environ.get("LOCAL_WORLD_SIZE", count)) != count:
         raise RuntimeError("ranks of several machines cannot be timed together: start all of them on one machine")
-    path = [meeting_place(count) if rank == 0 else ""]
+    place = MeetingPlace(count) if rank == 0 else None
+    path = [place.path if place else ""]
     dist.broadcast_object_list(path)
     before, current = current, Ranks(rank, count, path[0], aligned=dist.get_backend() == "nccl")
     try:
         current.meet()
-        Path(path[0]).unlink(missing_ok=True)
         yield
     except BaseException:
         current.leave()

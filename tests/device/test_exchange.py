@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from runner.device.exchange import SLOT, Exchange, meeting_place
+from runner.device.exchange import SLOT, Exchange, MeetingPlace
 from runner.timing.ranks import Ranks, RanksDiffer
 
 
 @pytest.fixture
 def together():
     """Run a function of (rank, path) on several ranks at once; their results."""
-    paths = []
 
     def go(function, count):
-        paths.append(meeting_place(count))
+        place = MeetingPlace(count)
         with ThreadPoolExecutor(count) as pool:
-            return list(pool.map(lambda rank: function(rank, paths[-1]), range(count)))
+            return list(pool.map(lambda rank: function(rank, place.path), range(count)))
 
-    yield go
-    for path in paths:
-        Path(path).unlink(missing_ok=True)
+    return go
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

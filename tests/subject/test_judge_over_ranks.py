@@ -6,12 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from runner.device.exchange import meeting_place
+from runner.device.exchange import MeetingPlace
 
 LIMIT_S = 120
 Verdicts = Mapping[str, bool]
@@ -60,15 +59,14 @@ def judge(place: str, rank: int) -> None:
 
 
 def test_a_reference_that_communicates_has_an_automatic_tolerance():
-    place = meeting_place(2)
-    command = [sys.executable, __file__, place]
+    place = MeetingPlace(2)
+    command = [sys.executable, __file__, place.path]
     ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
     try:
         printed = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-        Path(place).unlink(missing_ok=True)
     for rank, lines in enumerate(printed):
         verdicts: dict[str, Verdicts] = json.loads(lines.splitlines()[-1])
         assert len(verdicts) == 5

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from runner.device.exchange import meeting_place
+from runner.device.exchange import MeetingPlace
 from runner.subject.path import Inputs, checked
 from runner.timing import instruments, ranks
 from runner.timing.call import Call
@@ -27,7 +26,7 @@ ALL = "collective"
 @pytest.fixture
 def both(monkeypatch):
     """Run a function of the rank on two ranks; their results."""
-    own, path = threading.local(), meeting_place(2)
+    own, place = threading.local(), MeetingPlace(2)
 
     class Current:
         def __getattr__(self, name):
@@ -35,15 +34,14 @@ def both(monkeypatch):
 
     def go(function):
         def run(rank):
-            own.ranks = Ranks(rank, 2, path)
+            own.ranks = Ranks(rank, 2, place.path)
             return function(rank)
 
         with ThreadPoolExecutor(2) as pool:
             return list(pool.map(run, range(2)))
 
     monkeypatch.setattr(ranks, "current", Current())
-    yield go
-    Path(path).unlink()
+    return go
 
 
 def test_the_output_that_is_kept_may_be_of_another_call_on_each_rank(both):
