@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ..timing.call import Work
 from .ranks import OnRanks
@@ -20,6 +20,8 @@ ROUNDED = "(n - 1) u sum |x|"  # bound of the error of a sum of n numbers, in an
 class Collective(OnRanks):
     """One tensor x on each rank, and y from the tensors of all ranks."""
 
+    PASSES: ClassVar[int] = 1  # in each of which a link carries (n - 1) / n of the size; 0: all of it, once
+
     bytes: Size  # the size of the collective, as nccl-tests counts it
 
     def __post_init__(self) -> None:
@@ -31,11 +33,6 @@ class Collective(OnRanks):
     def count(self) -> int:
         """Elements in ``bytes``."""
         return self.bytes // ITEMSIZE[self.dtype]
-
-    @property
-    def bus_factor(self) -> float:
-        """The factor from ``algo_gbps`` to ``bus_gbps``."""
-        return (self.ranks - 1) / self.ranks
 
     def inputs(self, draw: Draw) -> tuple[Tensor]:
         """Return x, which has all of ``bytes``."""
@@ -80,4 +77,5 @@ class Collective(OnRanks):
 
     def work(self) -> Work:
         """Return the work of one rank, with the size and the factor of the collective."""
-        return replace(super().work(), algo_bytes=self.bytes, bus_factor=self.bus_factor)
+        factor = self.PASSES * (self.ranks - 1) / self.ranks if self.PASSES else 1.0
+        return replace(super().work(), algo_bytes=self.bytes, bus_factor=factor)

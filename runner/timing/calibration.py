@@ -17,7 +17,7 @@ from ..device.cache import cache_file, read_record, write_record
 from ..device.identity import identity
 from ..records.case import Scalar
 from . import clock as time
-from . import cupti
+from . import cupti, ranks
 from .capture import per_gpu, plain_mode
 from .gpu_kernels import null, spin
 from .instrument import Instrument
@@ -46,7 +46,8 @@ def _on_gpu(name: str) -> str:
 def _once(name: str, measure: Callable[[], float]) -> float:
     name = _on_gpu(name)
     if name not in known:
-        known[name] = measure()
+        with ranks.alone():
+            known[name] = measure()
     return known[name]
 
 
@@ -187,13 +188,14 @@ def undisturbed(
     for _ in range(TRIES - 1):
         result, drift_us = take(), shift_us(cold_l2=cold_l2)
         moved = _has_moved(drift_us, cold_l2)
-        if not instruments[0].ranks.any(moved):  # a rank may measure its GPU alone
+        if not ranks.current.any(moved):
             return result, drift_us
         if moved and (drift_us > 0 or not settle(cold_l2=cold_l2)):
             _forget_graphs()
     return take(), shift_us(cold_l2=cold_l2)
 
 
+@ranks.alone()
 def shift_us(*, cold_l2: bool = True) -> float:
     """Return the time of an empty kernel now less its time at calibration, in us."""
     then_us = graph_constant_us(cold_l2=cold_l2, captures=CAPTURES) + empty_kernel_us()
@@ -213,6 +215,7 @@ def _has_moved(drift_us: float, cold_l2: bool) -> bool:
     return clock_mhz >= SLOWED * unloaded_mhz()
 
 
+@ranks.alone()
 def settle(*, cold_l2: bool = True) -> bool:
     """Capture graphs until the timer offset is as before, and return whether it is.
 

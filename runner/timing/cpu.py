@@ -135,10 +135,10 @@ class PerfCounter(Instrument):
         reset: Callable[[], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        super().__init__(run, reset or (lambda: None), ranks.current)
+        super().__init__(run, reset or (lambda: None))
         self._clock = clock
         self.calls_per_sample = 1
-        self._overhead_ns = int(self.ranks.agreed(min(self._empty_ns() for _ in range(OFTEN))))
+        self._overhead_ns = int(ranks.current.agreed(min(self._empty_ns() for _ in range(OFTEN))))
         self.early_us: list[float] = []
         if reset is None:
             self._choose_calls()
@@ -194,7 +194,7 @@ class PerfCounter(Instrument):
         """Make the calls of a sample. The result of the call at the place ``kept`` outlives it, and is not timed."""
         run, inner = self._run, range(self.calls_per_sample if kept < 0 else kept)
         self._before()
-        self.ranks.meet()
+        ranks.current.meet()
         start = self._clock()
         for _ in inner:
             run()

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from . import ranks
 from .outputs import tensors
-from .ranks import Ranks
 from .spot_checks import SpotChecks
-
-ALONE = Ranks()
 
 
 class Instrument:
@@ -24,8 +22,7 @@ class Instrument:
     _kept: object = None  # result of a timed call, until it is judged
     early_us: Sequence[float] = ()  # samples from before the warm-up, if the call is so slow that all samples count
 
-    def __init__(self, run: Callable[[], object], before: Callable[[], object], ranks: Ranks = ALONE) -> None:
-        self.ranks = ranks  # that make each call together
+    def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
         self.spreads_us: list[float] = []  # of each sample: its slowest rank less its fastest
         self.clocks_mhz: list[float] = []  # clock of a multiprocessor in each sample; empty if not measured
         self._run, self._before = run, before
@@ -36,9 +33,9 @@ class Instrument:
 
     def slowest(self, times_us: Sequence[float]) -> list[float]:
         """Return the times of the slowest ranks, given those of this rank: a sample is matched across ranks."""
-        if self.ranks.count == 1:
+        if ranks.current.count == 1:
             return list(times_us)
-        by_sample = self.ranks.matched(times_us)
+        by_sample = ranks.current.matched(times_us)
         self.spreads_us += [max(each) - min(each) for each in by_sample]
         return [max(each) for each in by_sample]
 

@@ -14,11 +14,10 @@ from . import clock as time
 from .call import Call
 from .capture import CaptureError
 from .cupti import CuptiTime
-from .instrument import ALONE, Instrument
+from .instrument import Instrument
 from .outputs import tensors
 from .preparation import BufferSets, preparation
 from .procedure import rest
-from .ranks import Ranks
 from .settings import TimingSettings
 from .spot_checks import SpotChecks
 from .timestamps import GraphTimestamps, StreamTimestamps, spin_cycles, tick_ns
@@ -97,19 +96,16 @@ def build(
 ) -> Instrument:
     """Return the instrument ``name``; with ``warm`` it never flushes the L2 cache. Raises CaptureError."""
     cold, captures = settings.cold_l2 and not warm, settings.captures
-    run, before, group = call.run, preparation(call.reset, cold_l2=cold), ranks.current
+    run, before = call.run, preparation(call.reset, cold_l2=cold)
     instrument: Instrument
     if name == "graph_timestamps":
         constant_us = partial(calibration.graph_constant_us, cold_l2=cold, captures=captures)
         constant_us()  # before the call is captured; called again for each series, since the offset may change
-        instrument = GraphTimestamps(
-            run, before, captures=captures, constant_us=constant_us, buffer_sets=buffer_sets, ranks=group
-        )
+        instrument = GraphTimestamps(run, before, captures=captures, constant_us=constant_us, buffer_sets=buffer_sets)
     elif name == "stream_timestamps":
-        constant = calibration.stream_constant_us(cold_l2=cold)
-        instrument = StreamTimestamps(run, before, constant_us=constant, ranks=group)
+        instrument = StreamTimestamps(run, before, constant_us=calibration.stream_constant_us(cold_l2=cold))
     else:
-        instrument = (CudaEvents if name == "cuda_events" else HostClock)(run, before, group)
+        instrument = (CudaEvents if name == "cuda_events" else HostClock)(run, before)
     instrument.checks = SpotChecks(call.judge)
     return instrument
 
@@ -130,8 +126,8 @@ class CudaEvents(Instrument):
 
     name, round_size = "cuda_events", IN_FLIGHT
 
-    def __init__(self, run: Callable[[], object], before: Callable[[], object], group: Ranks = ALONE) -> None:
-        super().__init__(run, before, group)
+    def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
+        super().__init__(run, before)
         self._pairs = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(IN_FLIGHT)
         ]
@@ -161,7 +157,7 @@ class CudaEvents(Instrument):
         self._before()
         torch.cuda._sleep(spin_cycles(submit_s))  # our own spin would need Triton
         started = time.perf_counter()
-        self.ranks.align()
+        ranks.current.align()
         start.record()
         self._kept = self._run()
         end.record()
@@ -180,7 +176,7 @@ class HostClock(Instrument):
             kept = self.checks.due()
             self._before()
             synchronize()
-            self.ranks.meet()
+            ranks.current.meet()
             start = time.perf_counter()
             result = self._run()
             if not kept:

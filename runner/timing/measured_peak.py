@@ -22,7 +22,7 @@ from ..device.identity import identity
 from ..records.case import Scalar
 from ..records.debugging import interpreted
 from ..records.replaced import replaced
-from . import calibration
+from . import calibration, ranks
 from .call import Work
 from .capture import CaptureError, per_gpu
 from .instrument import Instrument
@@ -64,6 +64,7 @@ def kept_peak() -> MeasuredPeak | None:
 
 
 @per_gpu
+@ranks.alone()
 def measured_peak() -> MeasuredPeak:
     """Return the peak of the current GPU from the user's cache folder, or measure it in one or two seconds and keep it.
 

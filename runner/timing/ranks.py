@@ -106,6 +106,17 @@ class Ranks:
 current = Ranks()  # of this process
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Measure what ranks know of their own GPUs, without the others: they may know it already."""
+    global current
+    before, current = current, Ranks()
+    try:
+        yield
+    finally:
+        current = before
+
+
 def join(path: str, rank: int, count: int, device: str) -> None:
     """Make this process a rank of ``count`` on "cpu" or a GPU: its device, torch.distributed, torchrun's variables.
 

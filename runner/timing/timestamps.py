@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from . import clock as time
+from . import ranks
 from .capture import CaptureError, GraphContents, capture_stream, capturing, contents, has_threads, per_gpu
 from .gpu_kernels import spin, ticks, timestamp
-from .instrument import ALONE, Instrument
+from .instrument import Instrument
 from .outputs import alias, tensors
 from .preparation import BufferSets
 from .procedure import rest
-from .ranks import Ranks
 
 LINE = 16  # int64 values in a cache line of 128 bytes
 LINES = 2**17  # 16 MiB to choose from, since the offset of timestamps on neighboring lines does not average out
@@ -122,9 +122,8 @@ class GraphTimestamps(Instrument):
         captures: int,
         constant_us: float | Callable[[], float],
         buffer_sets: BufferSets | None = None,
-        ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(run, before, ranks)
+        super().__init__(run, before)
         self.contents: GraphContents | None = None  # None if this torch or driver does not show them
         self._chance = random.Random(captures)
         self.written: list[list[Tensor]] = []  # outputs of each graph
@@ -143,7 +142,7 @@ class GraphTimestamps(Instrument):
                 with capturing(torch.cuda.CUDAGraph(), ordered=True):
                     run()
             self._replay([0, 0])  # the first replay loads something
-            (us,) = ranks.slowest([self._timestamps.read()[0][0] / 1e3])
+            (us,) = ranks.current.slowest([self._timestamps.read()[0][0] / 1e3])
             needed = captures_needed(us, captures, len(self._buffer_sets))
             self._graphs += [self._capture(pair) for pair in range(1, needed)]
         self.round_size = len(self._graphs)
@@ -199,7 +198,7 @@ class GraphTimestamps(Instrument):
 
     def _sample(self, pair: int) -> object:
         self._before()
-        self.ranks.align()
+        ranks.current.align()
         self._timestamps.begin(pair)
         result = self._run()
         self._timestamps.end(pair)
@@ -210,9 +209,9 @@ class GraphTimestamps(Instrument):
         try:
             graph = self._graph(pair)
         except CaptureError as error:
-            self.ranks.first(str(error))
+            ranks.current.first(str(error))
             raise
-        if reason := self.ranks.first(""):
+        if reason := ranks.current.first(""):
             raise CaptureError(reason)
         return graph
 
@@ -255,10 +254,8 @@ class StreamTimestamps(Instrument):
 
     name, round_size = "stream_timestamps", PAIRS
 
-    def __init__(
-        self, run: Callable[[], object], before: Callable[[], object], *, constant_us: float, ranks: Ranks = ALONE
-    ) -> None:
-        super().__init__(run, before, ranks)
+    def __init__(self, run: Callable[[], object], before: Callable[[], object], *, constant_us: float) -> None:
+        super().__init__(run, before)
         self._timestamps = timestamp_buffer(PAIRS)
         self._constant_us = constant_us
         self._sample(0, 0.0)  # Triton compiles its kernels
@@ -287,7 +284,7 @@ class StreamTimestamps(Instrument):
         self._before()
         spin[(1,)](spin_cycles(submit_s), num_warps=1)
         started = time.perf_counter()
-        self.ranks.align()  # after the spin, whose length differs between ranks
+        ranks.current.align()  # after the spin, whose length differs between ranks
         self._timestamps.begin(pair)
         self._kept = self._run()
         self._timestamps.end(pair)

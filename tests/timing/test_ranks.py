@@ -119,7 +119,7 @@ def test_work_that_one_rank_leaves_is_noticed_by_all_after_equally_many_calls(bo
 
 def test_the_spread_is_of_the_same_units_as_the_times(both):
     def timed(rank):
-        instrument = Instrument(lambda: None, lambda: None, ranks.current)
+        instrument = Instrument(lambda: None, lambda: None)
         return instrument.slowest([1.0 + rank, 5.0 - rank]), instrument.spreads_us
 
     assert both(timed) == [([2.0, 5.0], [1.0, 1.0])] * 2

@@ -80,7 +80,9 @@ def test_an_offset_that_was_too_short_is_measured_anew_unless_the_clock_is_lower
 def test_what_a_rank_measures_alone_asks_no_other_rank(shifts, monkeypatch):
     monkeypatch.setattr(ranks, "current", None)
     shifts[0].append(0.01)
-    assert calibration.undisturbed(lambda: "a peak", GRAPHS) == ("a peak", 0.01)
+    with ranks.alone():
+        assert calibration.undisturbed(lambda: "a peak", GRAPHS) == ("a peak", 0.01)
+    assert ranks.current is None
 
 
 def test_a_series_of_other_instruments_is_taken_once(shifts):
