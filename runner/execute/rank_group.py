@@ -112,7 +112,10 @@ class RankGroup(WorkerProcess):
                 self._failed_at = time.monotonic()
 
     def _answer(self) -> dict[str, Any] | None:
-        """Return the answer of the ranks: that of rank 0, or of the first that failed. None if it is not known yet."""
+        """Return the answer of the ranks. None if it is not known yet.
+
+        It is that of the first rank that failed, else of the lowest with side effects, else of rank 0.
+        """
         answers, complete = [*self._answers.values()], len(self._answers) == 1 + len(self._others)
         if full := next((message for message in answers if "full" in message), None):
             return full
@@ -120,8 +123,11 @@ class RankGroup(WorkerProcess):
         if not complete and (rank is None or time.monotonic() < self._failed_at + GRACE_S):
             return None
         self._failed_at = 0.0
-        if rank is None:
+        if rank is None and "row" not in self._answers[0]:
             return self._answers[0]
+        if rank is None:
+            changed = [rank for rank, answer in self._answers.items() if answer["row"].metrics.get("side_effects")]
+            rank = min(changed, default=0)
         if "row" not in self._answers[rank]:
             rounds = self._answers[rank]["rounds"]
             reason = rounds.reason and f"rank {rank}: {rounds.reason}"
@@ -130,7 +136,9 @@ class RankGroup(WorkerProcess):
         same = complete and len({(message["row"].status, message["row"].reason) for message in answers}) == 1
         reason = row.reason if same else f"rank {rank}: {row.reason}"
         spoiled = not same or any(message["spoiled"] for message in answers)
-        return {**self._answers[rank], "row": replace(row, reason=reason), "spoiled": spoiled}
+        named = {name: f"rank {rank}: {text}" for name, text in row.metrics.items() if rank and name == "side_effects"}
+        row = replace(row, reason=reason, metrics={**row.metrics, **named})
+        return {**self._answers[rank], "row": row, "spoiled": spoiled}
 
     def _lose(self, rank: int) -> None:
         """Kill all ranks, since ``rank`` has ended or keeps the others waiting."""

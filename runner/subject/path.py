@@ -105,14 +105,15 @@ def checked(
 
 def _of_all_ranks(result: CheckResult) -> tuple[dict[str, Scalar], str]:
     """Return the columns of a check with the largest error of any rank, and what is wrong on any, or ""."""
-    reason, unknown = ranks.current.first(result.reason), ranks.current.first(result.unknown)
-    by_rank = ranks.current.gather(result.columns())
-    columns: dict[str, Scalar] = result.columns()
-    for name, value in columns.items():
-        if isinstance(value, float):
-            columns[name] = max(each.get(name, 0.0) for each in by_rank)
-    if unknown:
-        columns |= {"correct": None, "check_note": unknown}
+    reason, unknown, note = map(ranks.current.first, (result.reason, result.unknown, result.note))
+    by_rank, columns = ranks.current.gather(result.columns()), dict[str, Scalar]()
+    for name, value in result.columns().items():
+        if not isinstance(value, float):
+            columns[name] = value
+        elif all(name in each for each in by_rank):  # an infinite error has no column
+            columns[name] = max(each[name] for each in by_rank)
+    columns |= {"correct": None} if unknown else {}
+    columns |= {"check_note": unknown or note} if unknown or note else {}
     return columns | ({"correct": False} if reason else {}), reason
 
 

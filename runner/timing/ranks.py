@@ -179,7 +179,7 @@ def columns(spreads_us: Sequence[float]) -> dict[str, Scalar]:
 
 
 def gravest(own: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the gravest verdict of any rank, with its reason: the slowest rank sets the time of all."""
-    verdicts: list[dict[str, Scalar]] = current.gather(own, "verdict")
-    rank = min(range(len(verdicts)), key=lambda rank: GRAVITY.index(str(verdicts[rank]["verdict"])))
-    return verdicts[rank] | ({"verdict_reason": f"rank {rank}: {verdicts[rank]['verdict_reason']}"} if rank else {})
+    """Return the columns of the rank with the gravest verdict, which its reason names: the slowest sets all times."""
+    columns: list[dict[str, Scalar]] = current.gather(own, "verdict")
+    rank = min(range(len(columns)), key=lambda rank: GRAVITY.index(str(columns[rank]["verdict"])))
+    return columns[rank] | ({"verdict_reason": f"rank {rank}: {columns[rank]['verdict_reason']}"} if rank else {})

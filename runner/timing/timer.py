@@ -55,7 +55,7 @@ class Timer(TimingSettings):
             wrong = f"it returns a cached result: {kept}"
         if device == "cpu" and not ranks.current.any(wrong):
             wrong = unfinished(call)
-        return columns | ranks.gravest(verdict(columns, settings.target_pct, wrong)), measured.samples_us
+        return ranks.gravest(columns | verdict(columns, settings.target_pct, wrong)), measured.samples_us
 
     def compare(self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str) -> list[Batches] | None:
         """Measure ``calls``, given with their columns, in paired rounds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -68,9 +69,9 @@ def test_all_ranks_judge_an_output_that_is_new_on_one(both):
     assert both(checked) == [(3, "")] * 2
 
 
-def test_the_gravest_verdict_of_any_rank_counts(both):
-    drifts = {"verdict": "not_converged", "verdict_reason": "it drifts"}
-    waited = {"verdict": "contended", "verdict_reason": "it waited"}
+def test_the_gravest_verdict_of_any_rank_counts_with_its_columns(both):
+    drifts = {"verdict": "not_converged", "verdict_reason": "it drifts", "cpu_wait_pct": 0.0}
+    waited = {"verdict": "contended", "verdict_reason": "it waited", "cpu_wait_pct": 9.5}
     assert (
         both(lambda rank: [gravest([drifts, waited][rank]), gravest(drifts)])
         == [[waited | {"verdict_reason": "rank 1: it waited"}, drifts]] * 2
@@ -85,6 +86,19 @@ def test_a_rank_that_cannot_judge_leaves_the_result_unknown(both):
         return columns["correct"], columns["check_note"], wrong
 
     assert both(judged) == [(None, "rank 1: too short", "")] * 2
+
+
+def test_the_errors_are_those_of_the_worst_rank(both):
+    def judged(rank):
+        x, error = torch.ones(4), [(1e-6, 1.0), (2e-6, math.inf)][rank]
+        result = CheckResult(*error, note=["", "a constant would pass"][rank])
+        expected = SimpleNamespace(check=lambda outputs: result)
+        return checked(Call(lambda: (x + 1,)), expected, lambda: expected, Inputs([x]))[1]
+
+    for columns in both(judged):
+        assert columns["max_abs_err"] == 2e-6
+        assert "max_rel_err" not in columns
+        assert columns["check_note"] == "rank 1: a constant would pass"
 
 
 @pytest.mark.parametrize(("leaving", "calls"), [((0,), 10), ((0, 1), 10), ((), 2)])
