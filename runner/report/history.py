@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from html import escape
 from typing import Any
 
 from rich.text import Text
@@ -20,7 +19,7 @@ from ..records.figures import figure, interval
 from ..records.text_table import text_table
 from .charts import PALETTE, PICK, SCHEMA, Chart, Look, layer, nominal, quantitative, scale
 from .table import Table, html_of
-from .to_html import document, figure_of
+from .to_html import document
 
 PLOT = (12, 48)  # fewest and most characters
 LEAST_RANGE = 0.02  # of the value: noise below it does not fill the plot
@@ -222,14 +221,15 @@ def history_page(history: History) -> str:
     table, drawn = history_table(history), [_overview(history)]
     for series in (each for each in history.series if each.points[1:]):
         drawn.append(Chart("", history.heading(series), spec={"layer": _panel(history, series)["layer"]}))
-    notes = [f"{history.heading(series)}: {'; '.join(series_notes(series, 'grey:'))}" for series in history.series]
-    heading = [f"{name}: {text}" for name in history.names.constants if (text := history.names.constant(name))]
-    sections = {
-        "Conclusion": [f"<p class=finding>{escape(note)}</p>" for note in notes],
-        "Charts": ['<div class="figures wide">', *(figure_of(*each) for each in enumerate(drawn)), "</div>"],
-        "Table": ["<div class=scroll>", html_of(replace(table, title="", notes=())), "</div>"],
-    }
-    return document(table.title, "".join(f"<p class=facts>{escape(line)}</p>" for line in heading), sections, drawn)
+    names = history.names
+    return document(
+        "history.html",
+        table.title,
+        drawn,
+        constants=[f"{name}: {text}" for name in names.constants if (text := names.constant(name))],
+        notes=[f"{history.heading(series)}: {'; '.join(series_notes(series, 'grey:'))}" for series in history.series],
+        runs=html_of(replace(table, title="", notes=())),
+    )
 
 
 def _overview(history: History) -> Chart:
