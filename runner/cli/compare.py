@@ -23,10 +23,7 @@ from ..findings.run_comparison import compare_runs, compare_values
 from ..findings.select import chosen_lines
 from ..records.bad_input import BadInput, choices
 from ..report.comparison import NAMES, WORDS, ComparisonReport
-from ..report.console import console, say
-from ..report.flat_formats import RECORDS
-from ..report.output import give
-from ..report.table import markdown_of
+from ..report.output import present
 from ._parser import Parser, read_runs
 
 FORMATS = ("table", "md", "csv", "json")
@@ -41,15 +38,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         comparisons = compare_values(runs[0], options.by, options.reference)
     report = ComparisonReport(comparisons, runs, options.by, frozenset(options.words))
-    if options.format in RECORDS:
-        give(RECORDS[options.format](list(report.records())), options.output)
-    elif options.format == "md":
-        give(markdown_of(report.table()), options.output)
-    elif options.output:
-        give(f"{report.text(None).plain}\n", options.output)
-    else:
-        out = console()
-        say(out, report.text(out.width))
+    present(options, report.text, report.table, lambda: list(report.records()))
     return 0
 
 

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
-from ..findings.history import History, read_history
+from ..findings.history import read_history
 from ..records.bad_input import BadInput
-from ..report.console import FILE_WIDTH, console, say
-from ..report.flat_formats import RECORDS
-from ..report.images import drawn
-from ..report.output import give
-from ..report.table import markdown_of
+from ..report.history import figure_text, history_chart, history_page, history_records, history_table
+from ..report.images import DRAWN, drawn
+from ..report.output import give, present
 from ._parser import Parser
 
 FORMATS = ("table", "md", "csv", "json", "png", "svg", "html")
@@ -38,34 +37,11 @@ def main(argv: Sequence[str]) -> int:
     history = read_history(options.output_dir, options.where, column)
     for message in history.messages:
         print(f"runner: {message}", file=sys.stderr)
-    if options.format == "table" and not options.output:
-        _print(history)
+    if options.format == "html":
+        give(history_page(history), options.output)
+    elif options.format in DRAWN:
+        give(drawn(history_chart(history), options.format), options.output)
     else:
-        give(_content(history, options.format), options.output)
+        forms = partial(figure_text, history), partial(history_table, history), partial(history_records, history)
+        present(options, *forms)
     return 0
-
-
-def _print(history: History) -> None:
-    from ..report.history import figure_text
-
-    out = console()
-    for line in figure_text(history, out.width):
-        if out.is_terminal:
-            say(out, line)
-        else:  # of thousands of lines rich would take most of the time
-            print(line.plain)
-
-
-def _content(history: History, form: str) -> str | bytes:
-    """Return the figure in the format ``form``. Raises BadInput if vl-convert is not installed for an image."""
-    from ..report.history import figure_text, history_chart, history_page, history_records, history_table
-
-    if form == "table":
-        return "".join(f"{line.plain}\n" for line in figure_text(history, FILE_WIDTH))
-    if form == "md":
-        return markdown_of(history_table(history))
-    if form == "html":
-        return history_page(history)
-    if form in RECORDS:
-        return RECORDS[form](history_records(history))
-    return drawn(history_chart(history), form)

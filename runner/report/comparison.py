@@ -57,11 +57,11 @@ class ComparisonReport:
             lines += [f"{name} differs from A in what follows.", *differs] if differs else [same]
         return lines
 
-    def text(self, width: int | None) -> Text:
+    def text(self, width: int) -> Text:
         """Return the header, the table and the notes. Sides that do not fit into ``width`` come one by one."""
         drawn = [draw(_table(self.comparisons, self.words))[0]]
         widest = max(len(line) for line in "".join(text for text, _ in drawn[0]).splitlines())
-        if width and widest > width and self.comparisons[1:]:
+        if widest > width and self.comparisons[1:]:
             drawn = [draw(_table([each], self.words))[0] for each in self.comparisons]
         title, *lines = self.header()
         tables = [part for parts in drawn for part in (*parts, ("\n", ""))] if self._shown() else []

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from rich.text import Text
 
+from ..findings.series import ChangePoint, Point, Series
 from ..findings.flat import case_fields
 from ..findings.history import History
-from ..findings.series import ChangePoint, Point, Series
 from ..findings.validity import verdict
 from ..records.columns import Column
 from ..records.encoding import printable
 from ..records.figures import figure, interval
 from ..records.text_table import text_table
 from .charts import PALETTE, PICK, SCHEMA, Chart, Look, layer, nominal, quantitative, scale
-from .table import Table, html_of
+from .table import Parts, Table, html_of, rich_text
 from .to_html import document
 
 PLOT = (12, 48)  # fewest and most characters
@@ -28,16 +28,14 @@ MARGIN = 85  # characters beside the plot, with a remark
 INTERVAL, LEFT, RIGHT, DOT, HOLLOW, CHANGE = "─├┤●○◀"
 
 
-def figure_text(history: History, width: int) -> Iterator[Text]:
-    """Yield the constant fields, and each series with its runs, the oldest first, for ``width`` characters."""
-    for name in history.names.constants:
-        yield Text(f"{name}: {history.names.constant(name)}")
+def figure_text(history: History, width: int) -> Text:
+    """Return the constant fields, and each series with its runs, the oldest first, for ``width`` characters."""
+    parts = [(f"{name}: {history.names.constant(name)}\n", "") for name in history.names.constants]
     for series in history.series:
-        drawn = Text(no_wrap=True, overflow="ignore")
-        drawn.append(f"\n{printable(history.heading(series))}\n", style="bold cyan")
-        _draw(drawn, series, min(PLOT[1], max(PLOT[0], width - MARGIN)))
-        drawn.append("\n".join(f"  {note}" for note in series_notes(series)), style="yellow")
-        yield drawn
+        parts += [(f"\n{printable(history.heading(series))}\n", "bold cyan")]
+        parts += _drawn(series, min(PLOT[1], max(PLOT[0], width - MARGIN)))
+        parts += [("".join(f"  {note}\n" for note in series_notes(series)), "yellow")]
+    return rich_text([*parts[:-1], (parts[-1][0].rstrip(), parts[-1][1])])
 
 
 def series_notes(series: Series, mark: str = HOLLOW) -> list[str]:
@@ -55,22 +53,21 @@ def series_notes(series: Series, mark: str = HOLLOW) -> list[str]:
     return notes
 
 
-def _draw(drawn: Text, series: Series, width: int) -> None:
-    """Add a line for each run to ``drawn``: date, commit, value, interval, plot, and what is to be said of it."""
+def _drawn(series: Series, width: int) -> Parts:
+    """Return a line for each run: date, commit, value, interval, plot, and what is to be said of it."""
     low, high = _range(series)
     ends = [figure(end, series.word.unit, 3) for end in (low, high)]
-    scale = f"{ends[0]:<{width // 2}}{ends[1]:>{width - width // 2}}"
     changes = {change.place: change for change in series.changes}
     head, *lines = text_table([["run", "commit", series.column, "±95 %"], *_cells(series)], (0, 1))
-    drawn.append(f"{head}  {scale}\n")
+    parts = [(f"{head}  {ends[0]:<{width // 2}}{ends[1]:>{width - width // 2}}\n", "")]
     for place, (point, line) in enumerate(zip(series.points, lines, strict=True)):
-        drawn.append(f"{line:<{len(head)}}  ")
         change = changes.get(place)
         remark = f"  {CHANGE} {series.verdict(change)}" if change else ""
         remark = f"  {verdict(point.row)}" if point.value is None else "  quick" if point.quick else remark
         plot = _plot(point, low, high, width)
-        drawn.append(plot if remark else plot.rstrip(), style=None if point.doubt else "green")
-        drawn.append(f"{remark}\n", style="bold yellow" if change else "red")
+        parts += [(f"{line:<{len(head)}}  ", ""), (plot if remark else plot.rstrip(), "" if point.doubt else "green")]
+        parts += [(f"{remark}\n", "bold yellow" if change else "red")]
+    return parts
 
 
 def _cells(series: Series) -> list[list[str]]:

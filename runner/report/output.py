@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..device.files import replace_file
+from ..findings.flat import Records
 from ..findings.run import Run
 from ..records.bad_input import BadInput
 from ..store import journal, run_folder
+from .console import FILE_WIDTH, console, say
+from .flat_formats import RECORDS
+from .table import WRITERS, Table
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 TABLE, ROWS = "table.md", "rows.csv"  # in the folder of a run
 OWN = (
@@ -66,6 +75,23 @@ def give(content: str | bytes, output: Path | None) -> None:
         write_file(output, content)
     else:
         print(content, end="")
+
+
+def present(
+    options: Namespace, text: Callable[[int], Text], table: Callable[[], Table], records: Callable[[], Records]
+) -> None:
+    """Print a result, or write it to ``options.output``: as ``options.format`` wants, in text for some width else.
+
+    Raises BadInput as ``write_file``.
+    """
+    if options.format in RECORDS:
+        give(RECORDS[options.format](records()), options.output)
+    elif options.format != "table":
+        give(WRITERS[options.format](table()), options.output)
+    elif options.output or not (out := console()).is_terminal:
+        give(f"{text(FILE_WIDTH).plain}\n", options.output)  # of thousands of lines rich would take most of the time
+    else:
+        say(out, text(out.width))
 
 
 def save(content: str, runs: Sequence[Run], output: Path | None, ending: str) -> int:

@@ -18,9 +18,8 @@ import pytest
 
 from runner.cli import history as command
 from runner.cli import main
-from runner.findings.change_points import with_change_points
+from runner.findings.series import Point, Series, with_change_points
 from runner.findings.history import read_history
-from runner.findings.series import Point, Series
 from runner.records.bad_input import BadInput
 from runner.records.case import CaseRecord, Choice
 from runner.records.encoding import encodable
@@ -329,13 +328,13 @@ def test_names_of_users_cannot_break_a_line(outputs):
     evil = case("file", cols=4)
     evil = replace(evil, impl=Choice("file", {"path": "a\n\x1b[31m<script>.py:f"}))
     found = read_history(outputs([row(10.0, of=evil), row(9.0)]), [])
-    text = "\n".join(one.plain for one in figure_text(found, 100))
+    text = figure_text(found, 100).plain
     assert "\x1b" not in text
 
 
 def test_an_encoding_without_lines_gets_plain_signs(outputs):
     found = read_history(outputs([row(10.0)], [row(8.0, "b")], [row(8.1, "b", verdict="contended")]), [])
-    text = encodable("\n".join(one.plain for one in figure_text(found, 100)), "ascii")
+    text = encodable(figure_text(found, 100).plain, "ascii")
     assert "?" not in text
     assert "< faster: 0.80x the time" in text
 
@@ -343,7 +342,7 @@ def test_an_encoding_without_lines_gets_plain_signs(outputs):
 def test_the_plot_is_within_its_width_and_noise_does_not_fill_it(outputs):
     found = read_history(outputs([row(10.0)], [row(10.001)], [row(9.999)]), [])
     for width in (20, 80, 400):
-        lines = "\n".join(one.plain for one in figure_text(found, width)).splitlines()
+        lines = figure_text(found, width).plain.splitlines()
         plots = [line for line in lines if "●" in line]
         assert len({line.index("●") for line in plots}) <= 3
         assert max(map(len, plots)) <= max(width, 80)

@@ -45,6 +45,6 @@ def test_a_declared_column_is_in_the_terminal_the_page_wandb_bench_and_history(f
 
     history = read_history(str(folder.parents[1]), ["cols=16"], "jolts_uj")
     assert history.series[0].points[0].percent == 0.5
-    drawn = " ".join(" ".join(text.plain for text in figure_text(history, 120)).split())
+    drawn = " ".join(figure_text(history, 120).plain.split())
     assert "1.6 mJ 0.5 %" in drawn
     assert history_chart(history)["vconcat"][0]["layer"][1]["encoding"]["y"]["title"] == "jolts_uj"
