@@ -27,7 +27,7 @@ from ..records.row import Row
 from ..store import journal, run_folder
 from ..store.provenance import commits
 from . import select
-from .change_points import with_change_points
+from .change_points import TIME, Point, Series, with_change_points
 from .flat import case_fields
 from .lines import derive_lines
 from .matching import match_key, reduced, typed
@@ -35,7 +35,6 @@ from .names import Names
 from .notes import reason_of
 from .past import run_folders
 from .replicas import merge_replicas
-from .series import TIME, Point, Series
 from .validity import verdict
 
 

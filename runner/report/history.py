@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ..findings.series import ChangePoint, Point, Series
+from ..findings.change_points import ChangePoint, Point, Series
 from ..findings.flat import case_fields
 from ..findings.history import History
 from ..findings.validity import verdict

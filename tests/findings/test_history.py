@@ -18,7 +18,7 @@ import pytest
 
 from runner.cli import history as command
 from runner.cli import main
-from runner.findings.series import Point, Series, with_change_points
+from runner.findings.change_points import Point, Series, with_change_points
 from runner.findings.history import read_history
 from runner.records.bad_input import BadInput
 from runner.records.case import CaseRecord, Choice
