@@ -133,7 +133,7 @@ def assert_not_slower(bench: Callable[..., Any]) -> Callable[..., Comparison]:
 def _share(by: str | float) -> float:
     """Return "3%" or 0.03 as a number. Raises ValueError."""
     from ..records import bad_input
-    from ..records.percent import parse_share
+    from ..records.figures import parse_share
 
     try:
         return parse_share(str(by), "by=")

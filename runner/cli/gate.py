@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Choice
-from ..records.percent import parse_share
+from ..records.figures import parse_share
 from ..records.plan import Plan
 from ..tasks import own_file
 from ._parser import Parser

@@ -1,10 +1,13 @@
-"""Numbers with units, for people."""
+"""Numbers with units, as people read and write them."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TypeGuard
+
+from .bad_input import BadInput
 
 RISING = (  # units that follow one another in steps of 1000; of 1024 for KiB
     ("us", "ms", "s"),
@@ -19,6 +22,7 @@ RISING = (  # units that follow one another in steps of 1000; of 1024 for KiB
 )
 UNITS = {unit: units for units in RISING for unit in units}
 ENDS = {"us": "us", "s": "s", "pct": "%", "bytes": "byte", "gbps": "GB/s", "flops": "flop"}  # of names of columns
+MOST_SLOWDOWN = 10.0  # the largest share that may be given
 EXACT = 10**6  # counts below this are shown with all their digits
 
 
@@ -91,3 +95,14 @@ def factors(low: float | None, high: float | None) -> str:
 def listed(words: Sequence[str]) -> str:
     """Return ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def parse_share(text: str, name: str) -> float:
+    """Return 0.03 for ``3%`` or ``0.03``. Raises BadInput, whose message begins with ``name``."""
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%?)", text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if match and not match[2] and share >= 1:
+        raise BadInput(f"{name}{text}: write {text}% or {share / 100:g}")
+    if not 0 < share <= MOST_SLOWDOWN:
+        raise BadInput(f"{name}{text}: give a share above 0, as in 3% or 0.03")
+    return share

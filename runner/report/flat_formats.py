@@ -11,14 +11,8 @@ from typing import Any
 from ..findings.flat import Records, column_names
 from ..records.bad_input import BadInput
 
-FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "\t",
-    "\r",
-)  # these begin a formula; https://owasp.org/www-community/attacks/CSV_Injection
+# These begin a formula: https://owasp.org/www-community/attacks/CSV_Injection
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 NUMERIC = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?|-")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..findings.run import Run
 from ..records.bad_input import BadInput
-from ..records.options import CONF
+from ..records.options import option_defaults
 from ..records.schema import build
 from ..store import journal, run_folder
 from .output import target
@@ -71,10 +71,7 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
 
 def _settings(run: Run, options: Namespace) -> Wandb:
     """Return the settings of ``log=wandb`` of the run, else the default ones, with what the user asks for here."""
-    import yaml
-
-    defaults = yaml.safe_load((CONF / "log" / "wandb.yaml").read_text(encoding="utf-8"))
-    fields: dict[str, Any] = {name: value for name, value in defaults.items() if name != "name"}
+    fields = {name: value for name, value in option_defaults("log/wandb").items() if name != "name"}
     if (run.folder / run_folder.PLAN).is_file():
         chosen = run_folder.read_plan(run.folder, with_cases=False).log
         fields |= next((choice.fields for choice in chosen if choice.name == "wandb"), {})
