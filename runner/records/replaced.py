@@ -1,8 +1,8 @@
-"""Give an attribute another value for a while."""
+"""Give an attribute or a setting another value for a while."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,3 +16,14 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+@contextmanager
+def setting(read: Callable[[], Any], write: Callable[[Any], object], value: Any) -> Iterator[None]:
+    """Let a setting that two functions read and write be ``value`` inside this context."""
+    before = read()
+    write(value)
+    try:
+        yield
+    finally:
+        write(before)

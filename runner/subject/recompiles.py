@@ -11,6 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ..records.case import Scalar
+from ..records.replaced import setting
 from ..timing.call import Call
 
 WRAPPER = "torch/_dynamo/eval_frame.py"  # a frame of this file stands above all that torch.compile runs
@@ -83,13 +84,9 @@ def _run_eagerly(call: Call, codes: set[CodeType]) -> CodeType | None:
 
     eval_frame.skip_code(on_call.__code__)  # or it would be compiled too
     eval_frame.skip_code(_is_below_wrapper.__code__)
-    before = sys.getprofile()
     call.restore()
-    sys.setprofile(on_call)
-    try:
+    with setting(sys.getprofile, sys.setprofile, on_call):
         call.run()
-    finally:
-        sys.setprofile(before)
     return next(iter(eager), None)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..records.figures import listed
-from ..records.replaced import replaced
+from ..records.replaced import replaced, setting
 from ..timing import ranks
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs, misfit
@@ -277,13 +277,9 @@ class Judge:
 
         values = mapped(wide, self._values, widened)
         mode = Rounding(self._kind, kinds, noise, **options)
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            with mode, NominalTypes(mode), sdpa_kernel(SDPBackend.MATH):  # of operators that the mode knows
-                returned = self._run(*values)
-        finally:
-            torch.set_default_dtype(default)
+        in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
+        with in_float64, mode, NominalTypes(mode), sdpa_kernel(SDPBackend.MATH):  # of operators that the mode knows
+            returned = self._run(*values)
         after = {path: tensor for path, tensor in _named(values) if noise or path in self._own}
         return self._collected(returned, after), mode
 

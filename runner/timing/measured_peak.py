@@ -7,8 +7,8 @@ products on this GPU, with the same pauses between calls as in any measurement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,7 @@ from ..device.cache import cache_file, read_record, write_record
 from ..device.identity import identity
 from ..records.case import Scalar
 from ..records.debugging import interpreted
-from ..records.replaced import replaced
+from ..records.replaced import replaced, setting
 from . import calibration, ranks
 from .call import Work
 from .capture import CaptureError, per_gpu
@@ -194,7 +194,8 @@ def products() -> dict[str, float]:
     for name in SIZES:
         if old and name in ("bfloat16", "tf32"):
             continue
-        with float32_precision("high" if name == "tf32" else "highest"):
+        precision = "high" if name == "tf32" else "highest"
+        with setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, precision):
             try:
                 rates[name] = _product_tflops(name, normal, trimmed_mean)
             except torch.cuda.OutOfMemoryError:
@@ -267,17 +268,6 @@ def net_times_us(call: Callable[[], object], *, cold_l2: bool) -> list[float]:
     instrument = GraphTimestamps(call, before, captures=captures, constant_us=offset_us)
     instrument.samples(WARMUP)
     return calibration.undisturbed(lambda: instrument.samples(SAMPLES), [instrument], cold_l2=cold_l2)[0]
-
-
-@contextmanager
-def float32_precision(precision: str) -> Iterator[None]:
-    """Multiply float32 in "highest" (float32) or "high" (tf32) precision inside, and as before afterwards."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from ..implementations import KERNELS
 from ..kernels.spans import span, watched
 from ..measure import CALL
 from ..records.case import CaseRecord
+from ..records.replaced import setting
 from ..subject.faults import classify
 from ..timing import clock as time
 from ..timing import ranks
@@ -110,9 +111,7 @@ def script(job: Job, calls: int, *, warmup: int, synchronize: bool, tracer: bool
     call = job.script_call()
     wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else lambda: None
     calls_us = []
-    before = sys.gettrace()
-    sys.settrace(_trace if tracer else before)
-    try:
+    with setting(sys.gettrace, sys.settrace, _trace if tracer else sys.gettrace()):
         for _ in range(warmup):
             call.run()
             wait()
@@ -121,8 +120,6 @@ def script(job: Job, calls: int, *, warmup: int, synchronize: bool, tracer: bool
             call.run()
             wait()
             calls_us.append((time.perf_counter() - started) * 1e6)
-    finally:
-        sys.settrace(before)
     return {"calls_us": calls_us}
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from runner.device import cache, identity
+from runner.records.replaced import setting
 from runner.timing import measured_peak
 from runner.timing import measured_peak as room
 from runner.timing.call import Work
@@ -285,13 +286,14 @@ def test_the_identity_has_what_a_peak_depends_on(monkeypatch):
 
 @pytest.mark.parametrize("found", ["highest", "high", "medium"])
 def test_the_precision_of_float32_is_left_as_found(found):
+    precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision(found)
-        with room.float32_precision("high"):
+        with setting(*precision, "high"):
             assert torch.backends.cuda.matmul.allow_tf32
         assert torch.get_float32_matmul_precision() == found
-        with room.float32_precision("highest"):
+        with setting(*precision, "highest"):
             assert not torch.backends.cuda.matmul.allow_tf32
         assert torch.get_float32_matmul_precision() == found
     finally:
