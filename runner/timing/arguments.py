@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -80,23 +81,12 @@ def device_of(functions: Sequence[Callable[..., Any]], args: Sequence[Any]) -> t
 def referenced_tensors(function: Any) -> Iterator[Tensor]:
     """Yield the tensors of a function: in a partial, module, closure, default value or global that it refers to."""
     while isinstance(function, partial):
-        yield from _tensors_of((function.args, function.keywords))
+        yield from Inputs((function.args, function.keywords)).tensors
         function = function.func
     owner = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
     if isinstance(owner, torch.nn.Module):
         yield from chain(owner.parameters(), owner.buffers())
     if inspect.isfunction(function := inspect.unwrap(getattr(function, "__func__", function))):
-        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        names = [function.__globals__.get(name) for name in function.__code__.co_names]
-        yield from _tensors_of((cells, names, function.__defaults__, function.__kwdefaults__))
-
-
-def _tensors_of(value: object) -> Iterator[Tensor]:
-    return (tensor for _, tensor in nested.tensors(value))
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+        with suppress(ValueError):  # of a variable that has no value yet
+            names = inspect.getclosurevars(function)
+            yield from Inputs((names.nonlocals, names.globals, function.__defaults__, function.__kwdefaults__)).tensors
