@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from symtable import symtable
 from types import ModuleType
 from typing import Any
 
@@ -60,31 +61,24 @@ def names(file: Path) -> set[str] | None:
     """Return the names that ``file`` binds at its top level; None if only running it tells, as after ``import *``."""
     try:
         tree = formats.parse(file).tree
+        bound, _ = global_names(tree)
     except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
         return None
-    bound = bound_names(tree)
-    return None if bound & {"*", "__getattr__"} or names_in(tree) & DYNAMIC else bound
+    has_star = any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree))
+    return None if has_star or "__getattr__" in bound or names_in(tree) & DYNAMIC else bound
 
 
-def bound_names(node: ast.AST) -> set[str]:
-    """Return the global names that ``node``, a file or a statement at its top level, binds; ``*`` for a star import."""
-    bound, waiting = set[str](), [node]
-    while waiting:
-        match part := waiting.pop():
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
-            case ast.Name(id=name, ctx=ast.Store()):
-                bound.add(name)
-            case ast.alias(name=name, asname=other):
-                bound.add(other or name.partition(".")[0])
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                bound.add(name)
-                waiting += ast.iter_child_nodes(part)
-            case ast.Lambda():
-                pass
-            case _:
-                waiting += ast.iter_child_nodes(part)
-    return bound
+def global_names(node: ast.AST) -> tuple[set[str], set[str]]:
+    """Return the global names that ``node``, a file or a statement at its top level, binds, and those that it reads.
+
+    Raises SyntaxError.
+    """
+    tables = [symtable(ast.unparse(node), "", "exec")]
+    bound = {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    for table in tables:
+        tables += table.get_children()
+    symbols = (symbol for table in tables for symbol in table.get_symbols())
+    return bound, {symbol.get_name() for symbol in symbols if symbol.is_referenced() and symbol.is_global()}
 
 
 def functions(file: Path) -> Iterator[ast.FunctionDef]:

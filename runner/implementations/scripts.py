@@ -19,13 +19,11 @@ from types import TracebackType
 from typing import Any
 
 from ..records.replaced import replaced
-from ..tasks.syntax import names_in
 from ..timing import clock as time
-from .arguments import bound_names
+from .arguments import global_names
 
 TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
 GUARD = 'if __name__ == "__main__":'
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # what reads it, and what sets it
 
@@ -141,25 +139,15 @@ def stopped_at(frame: TracebackType | None, file: Path) -> int:
 
 def complete_before(line: int, tree: ast.Module, functions: Sequence[str]) -> bool:
     """Return whether ``functions``, and all that they name, were defined before ``line`` and not again after it."""
-    before = [node for node in tree.body if (node.end_lineno or 0) < line]
-    after = {name for node in tree.body if node not in before for name in bound_names(node)}
+    before = [global_names(node) for node in tree.body if (node.end_lineno or 0) < line]
+    after, _ = global_names(ast.Module(tree.body[len(before) :], []))
     reached, waiting = set[str](), [*functions]
     while waiting:
         if (name := waiting.pop()) not in reached:
             reached.add(name)
-            waiting += [used for node in before if name in bound_names(node) for used in _named(node)]
-    defined = {name for node in before for name in bound_names(node)}
+            waiting += [used for bound, read in before if name in bound for used in read]
+    defined = {name for bound, _ in before for name in bound}
     return bool(functions) and defined.issuperset(functions) and reached.isdisjoint(after)
-
-
-def _named(node: ast.AST) -> set[str]:
-    """Return the names that a statement reads, without the local names of its functions and the built-in ones."""
-    read = names_in(node, ast.Load)
-    for function in (part for part in ast.walk(node) if isinstance(part, FUNCTIONS)):
-        given = function.args
-        local = {part.arg for part in ast.walk(given) if isinstance(part, ast.arg)}
-        read -= local | names_in(function, ast.Store)
-    return read - set(dir(builtins))
 
 
 @contextmanager
