@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from .expression import OPERATORS, expression
 from .own_file import OwnFile
+from .syntax import expression
 
 # Functions of torch that make a tensor of a shape, given as numbers, as a tuple or by name.
 MAKERS = {"randn", "rand", "randint", "ones", "zeros", "empty", "full", "normal", "arange", "randperm"}
-WITH_POWERS = {**OPERATORS, ast.Pow: math.pow}  # as a float, so that a large power overflows at once
 UNKNOWN = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)  # what a value cannot be computed by
 
 
@@ -45,7 +44,7 @@ def stated(file: OwnFile, name: str, fields: Mapping[str, Any]) -> float | None:
     match file.functions.get(name):
         case ast.FunctionDef(body=[*_, ast.Return(value=ast.expr() as value)]):
             with suppress(*UNKNOWN):
-                return float(expression(value, WITH_POWERS)({**file.fields, **fields}))
+                return float(expression(value)({**file.fields, **fields}))
     return None
 
 
@@ -65,7 +64,7 @@ def _made(node: ast.Call, values: Mapping[str, Any]) -> int:
 def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(_value(item, values) for item in node.elts)
-    return expression(node, WITH_POWERS)(values)
+    return expression(node)(values)
 
 
 def _whole(value: Any) -> Iterator[int]:

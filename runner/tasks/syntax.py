@@ -1,15 +1,28 @@
-"""What the source of a function or an assignment says, read without running it."""
+"""What the source of a function, an assignment or an expression says, read without running it."""
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .expression import OPERATORS, expression
-
-WITH_POWERS = {**OPERATORS, ast.LShift: operator.lshift, ast.Pow: operator.pow}
+Number = int | float
+Operators = Mapping[type[ast.operator], Callable[[Any, Any], Number]]
+Expression = Callable[[Mapping[str, Any]], Any]  # from names to the value
+OPERATORS: Operators = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: math.pow,  # a float, so that a large power overflows at once
+}
+OF_CONSTANTS = {**OPERATORS, ast.LShift: operator.lshift, ast.Pow: operator.pow}
+FUNCTIONS: Mapping[str, Callable[..., Number]] = {"ceil": math.ceil, "min": min, "max": max}
+ALLOWED = "numbers, names, + - * / // %, ceil(), min() and max()"
 
 
 def parameters(node: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:
@@ -33,7 +46,7 @@ def constant(node: ast.expr) -> Any:
     match node:
         case ast.BinOp():
             try:
-                return expression(node, WITH_POWERS)({})
+                return expression(node, OF_CONSTANTS)({})
             except (ArithmeticError, LookupError, TypeError, AttributeError) as error:
                 raise ValueError(str(error)) from None
         case ast.Tuple(items) | ast.List(items):
@@ -62,3 +75,22 @@ def assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
 def names_in(node: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> set[str]:
     """Return the names that ``node`` reads or writes, or only those of one ``context``."""
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, context)}
+
+
+def expression(tree: ast.AST, operators: Operators = OPERATORS) -> Expression:
+    """Return the function that ``tree`` describes. Raises ValueError if a part of it is not allowed."""
+    match tree:
+        case ast.Constant(value=int() | float() as value):
+            return lambda names: value
+        case ast.Name(id=name):
+            return lambda names: names[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = expression(operand, operators)
+            return lambda names: -number(names)
+        case ast.BinOp(left=left, op=op, right=right) if compute := operators.get(type(op)):
+            first, second = expression(left, operators), expression(right, operators)
+            return lambda names: compute(first(names), second(names))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS and args:
+            items = [expression(arg, operators) for arg in args]
+            return lambda names: FUNCTIONS[name](*(item(names) for item in items))
+    raise ValueError(f"{ast.unparse(tree)} is not allowed; allowed: {ALLOWED}")
