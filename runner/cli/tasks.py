@@ -81,7 +81,6 @@ def _answer(device: str, memory: str, *paths: str) -> None:
 def _row(path: str, device: str, memory: int) -> list[str]:
     """Return the line of a task on a device that has ``memory`` bytes."""
     from ..subject.faults import classify
-    from ..subject.needed import needed
 
     file = own_file.read(path, strict=False)
     reason = file.refused
@@ -91,7 +90,7 @@ def _row(path: str, device: str, memory: int) -> list[str]:
     if reason:
         return line
     try:
-        amounts = needed(_workload(file), device)
+        amounts = _workload(file).needed(device)
     except (Exception, SystemExit) as error:
         fault = classify(error, "inputs")
         return [*line[:-1], fault.reason if fault.status == "unsupported" else ""]

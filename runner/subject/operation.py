@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from ..timing.correctness import CheckResult, Outputs
 
+DRAWS = 3  # float64 outputs that are kept to find the tolerance: the value, and sums over the draws
+
 
 def workload_class(choice: Choice) -> type:
     """Return the class of a workload: that of models/<name>.py, or one made for the file at the field ``path``.
@@ -213,15 +215,13 @@ class OwnOperation:
 
     def _like(self, cls: type, model: Any) -> tuple[Any, str]:
         """Return a module of ``cls``, made as ``model`` was, and whether it has its weights. Raises Unsupported."""
-        from .weights import share
-
         if not hasattr(self.module, "_built"):
             raise Unsupported(f"{cls.__name__} is a class, which a task with a class Model makes; name a function")
         device, seed = self.__dict__["_made_by"]
         with _seeds(device, seed):
             module = self.module._built(cls, seed)
         module.to(device=device, dtype=self._cast()).requires_grad_(self.pass_ != "fwd").train(model.training)
-        return module, share(model, module)
+        return module, share_weights(model, module)
 
     # --- what is right ---
 
@@ -257,6 +257,22 @@ class OwnOperation:
         inputs = self.__dict__.get("_tensors", ())
         dtype = next((str(tensor.dtype) for tensor in inputs if tensor.is_floating_point()), "torch.float32")
         return Work(self._flops(), self._bytes(), dtype.removeprefix("torch."), self.tf32)
+
+    def needed(self, device: str) -> tuple[int, int, int]:
+        """Return the bytes of the inputs with weights, of the outputs, and of the check in float64 beside both.
+
+        The file runs on tensors without memory. Raises what it raises, also where it reads a value of a tensor.
+        """
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        from ..timing.nested import tensors
+
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            args, kwargs = self.draw(device, 0)
+            returned = self.reference(*args, **kwargs)
+            inputs, outputs = ([tensor for _, tensor in tensors(value)] for value in ((args, kwargs), returned))
+            numbers = (sum(x.numel() for x in group if x.is_floating_point()) for group in (inputs, *[outputs] * DRAWS))
+            return sum(x.nbytes for x in inputs), sum(x.nbytes for x in outputs), 8 * sum(numbers)
 
     def _flops(self) -> int:
         if "flops" in self.file.parts:
@@ -298,6 +314,28 @@ class FileCheck:
 
         plain = tuple(tensor for _, tensor in tensors(outputs))
         return self.check(plain[0] if len(plain) == 1 else plain)
+
+
+def share_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
+    """Give ``other`` the parameters and buffers of ``model``, if both have the same names and shapes.
+
+    They are the same tensors, but for those of another type, which get the values. Return the column ``weights``; ""
+    if neither has any.
+    """
+    import torch
+
+    states = (module.state_dict(keep_vars=True) for module in (model, other))
+    weights, others = ({name: x for name, x in state.items() if isinstance(x, torch.Tensor)} for state in states)
+    if {name: weight.shape for name, weight in weights.items()} != {name: x.shape for name, x in others.items()}:
+        return "from the same seed"
+    with torch.no_grad():
+        for name, weight in weights.items():
+            path, _, leaf = name.rpartition(".")
+            if type(weight) is type(others[name]) and weight.dtype == others[name].dtype:
+                setattr(other.get_submodule(path), leaf, weight)
+            else:
+                others[name].copy_(weight)
+    return "those of the reference" if weights else ""
 
 
 @contextmanager

@@ -157,13 +157,13 @@ def test_a_class_gets_the_weights_if_names_and_shapes_agree(write):
 
 
 def test_weights_of_another_type_get_the_values(write):
-    from runner.subject.weights import share
+    from runner.subject.operation import share_weights
 
     model, half = torch.nn.LSTM(2, 3), torch.nn.LSTM(2, 3).half()
-    assert share(model, half) == "those of the reference"
+    assert share_weights(model, half) == "those of the reference"
     assert torch.equal(half.weight_ih_l0, model.weight_ih_l0.half())
     again = torch.nn.LSTM(2, 3)
-    share(model, again)
+    share_weights(model, again)
     x = torch.randn(4, 1, 2)
     assert torch.equal(again(x)[0], model(x)[0])  # torch keeps a list of the weights
 
