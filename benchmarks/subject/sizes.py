@@ -11,7 +11,6 @@ from typing import Any
 
 from runner.records.case import Choice
 from runner.records.schema import build
-from runner.subject.needed import needed
 from runner.subject.operation import workload_class
 from runner.tasks import own_file
 
@@ -69,7 +68,7 @@ def _smaller(path: str, limit: int) -> dict[str, Any]:
 def _bytes(file: own_file.OwnFile, fields: Mapping[str, Any]) -> int | None:
     """Return the bytes of inputs, weights and outputs; None if the task does not run so on tensors without memory."""
     try:
-        inputs, outputs, _ = needed(operation(file.path, fields))
+        inputs, outputs, _ = operation(file.path, fields).needed("cpu")
     except Exception:
         return None
     return inputs + outputs
