@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from .layout import laid_out
 from .passes import WithPasses
-from .rounding import COMMON, FLOOR, TF32
+from .rounding import COMMON, DEVIATIONS, FLOOR, TF32, in_common
 from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-DEVIATIONS = 8.0  # standard deviations of random roundings that are allowed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +96,7 @@ class Attention(WithPasses):
         So a factor that all elements have in common is known much better than any of them.
         """
         rtol, deviation = UNIT[self.dtype], variance.sqrt_()
-        squares = float(value.square().sum())
-        together = float((deviation * value.abs()).sum(-1).square().sum()) ** 0.5
-        common = DEVIATIONS * together / squares + COMMON[self.dtype] * rtol + 4 * bias if squares else inf
+        common = in_common(value, deviation, COMMON[self.dtype] * rtol + 4 * bias, dim=-1)
         return Expected(
             name=name,
             value=value.view(like.shape),

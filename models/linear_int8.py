@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ..timing.call import Call
 from .layout import WithLayout
-from .rounding import FLOOR, TF32
+from .rounding import COMMON, FLOOR, TF32, in_all, in_common
 from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, options_for
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class LinearInt8(WithLayout):
                        are independent: their sum has a standard deviation of at most 0.6 units of w, and 3 are allowed
             storing y  one that multiplies x by the integers rounds their sum, and then its product with the scale
 
+        All these errors have a root mean square of about one unit of w in 16 bits; in TF32 a quarter of the largest.
+        So two more limits apply, to the factor that all y have in common and to the rms of all errors. A scale with the
+        divisor 128 for 127 exceeds the one, and x in int8, which has an rms error of 2 units, the other.
+
         The automatic tolerance would hold about ten float64 tensors of the size of the weight.
         """
         x, weight, scale, _ = (stored.double() for stored in inputs)
@@ -84,8 +88,11 @@ class LinearInt8(WithLayout):
         unit, arithmetic = UNIT[self.dtype], ARITHMETIC[self.dtype]
         of_walk = 6 * sqrt(self.k) * arithmetic + (6 if unit > arithmetic else 0) * unit + 3 * unit + reduced
         rtol = 2 * unit + arithmetic + reduced
-        text = f"{rtol:.1e} |r| + {of_walk:.1e} sqrt(x^2 w^2)"
-        return (Expected("y", value, of_walk * walk + FLOOR[self.dtype], rtol, text),)
+        deviation = sqrt(self.k) / 2 * arithmetic + unit + reduced / 4
+        common = in_common(value, deviation * walk, COMMON[self.dtype] * unit + reduced, dim=0)  # errors of a weight
+        rms = in_all(deviation / of_walk, value.numel())
+        text = f"{rtol:.1e} |r| + {of_walk:.1e} sqrt(x^2 w^2); {common:.1e} in common, rms {rms:.2g} of it"
+        return (Expected("y", value, of_walk * walk + FLOOR[self.dtype], rtol, text, rms=rms, common=common),)
 
     def options(self) -> Mapping[str, object]:
         """Return the number of neighbours that share a scale."""

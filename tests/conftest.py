@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,26 +148,23 @@ def expected_of() -> Callable[[Workload, tuple[Tensor, ...]], Any]:
 
 @pytest.fixture
 def error() -> Judge:
-    """The largest error of any element of any output, as a multiple of what is allowed there. NaN counts as inf.
+    """The largest error of any output, as a multiple of what is allowed. NaN counts as inf.
 
     ``expected``: what ``expected_of`` returns.
     """
-
-    import torch
+    from runner.timing.correctness import check_outputs
 
     def judge(expected: Any, outputs: Sequence[Tensor]) -> float:
         if not isinstance(expected, Sequence):
             result = expected.check_tensors(outputs)
             assert result.compared, result.reason
             return float(result.err_over_tol)
-        ratios = []
-        for want, got in zip(expected, outputs, strict=True):
-            assert got.shape == want.value.shape, want.name
-            wrong = (got.double() - want.value).abs()
-            ratio = (wrong / (want.atol + want.rtol * want.value.abs())).masked_fill(wrong == 0, 0)
-            factor = ((got.double() - want.value) * want.value).sum().abs() / want.value.square().sum()
-            ratios += ratio.nan_to_num(nan=torch.inf).max(), (factor / want.common).nan_to_num(nan=0.0)
-        return float(torch.stack(ratios).max())
+        errors = []
+        for want, got in zip(expected, outputs, strict=True):  # of whatever type
+            result = check_outputs([got], [replace(want, dtype="")], got.dtype)
+            assert result.compared, result.reason
+            errors.append(float(result.err_over_tol))
+        return max(errors)
 
     return judge
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, prod
+from math import inf, isfinite, prod, sqrt
 from typing import Any, Protocol
 
 import torch
@@ -135,7 +135,7 @@ def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
 def _compare(output: Tensor, reference: Expected, into: CheckResult) -> str:
     """Add the errors of one output to ``into``. Return the place of the largest error; "" if it is correct."""
     wrong, worst, largest, place, count = 0, -1.0, 0.0, 0, prod(output.shape)
-    along = squares = 0.0
+    along = squares = walk = 0.0
     for start in range(0, count, CHUNK):
         y, r = aten._to_copy(_part(output, start), dtype=torch.float64), _part(reference.value, start)
         atol = _part(reference.atol, start) if isinstance(reference.atol, Tensor) else aten.full_like(r, reference.atol)
@@ -147,6 +147,7 @@ def _compare(output: Tensor, reference: Expected, into: CheckResult) -> str:
         if aten.item(top) > worst:
             worst, place = aten.item(top), start + aten.item(at)
         wrong += aten.item(aten.sum(aten.gt(ratio, 1)))
+        walk += aten.item(aten.sum(aten.mul(ratio, ratio))) if reference.rms < inf else 0.0
         if reference.common < inf:
             of = r if reference.along is None else aten._to_copy(_part(reference.along, start), dtype=torch.float64)
             rounded = aten._to_copy(aten._to_copy(r, dtype=output.dtype), dtype=torch.float64)
@@ -160,12 +161,13 @@ def _compare(output: Tensor, reference: Expected, into: CheckResult) -> str:
     allowed_wrong = (1 - reference.share) * count + ROUNDED if isfinite(largest) and not over else 0
     into.err_over_tol = max(into.err_over_tol, min(worst, 1.0) if wrong <= allowed_wrong else worst)
     factor = along / squares if squares and isfinite(along) else 0.0
-    into.err_over_tol = max(into.err_over_tol, abs(factor) / reference.common)
-    in_common = abs(factor) > reference.common
-    if wrong <= allowed_wrong and not over and not in_common:
-        return ""
+    rms = sqrt(walk / max(1, count)) / reference.rms
+    into.err_over_tol = max(into.err_over_tol, abs(factor) / reference.common, rms)
     if wrong <= allowed_wrong and not over:
-        return f"all elements are {100 * factor:+.2g} % off in common, and {100 * reference.common:.2g} % are allowed"
+        if abs(factor) > reference.common:
+            allowed = f"{100 * reference.common:.2g} % are allowed"
+            return f"all elements are {100 * factor:+.2g} % off in common, and {allowed}"
+        return f"the rms of all errors is {rms:.3g} times what rounding explains" if rms > 1 else ""
     if over and wrong <= (1 - reference.share) * count:
         return f"the largest error is {largest:.6g}, which is above {reference.cap:.6g}"
     index = element_index(place, output.shape)

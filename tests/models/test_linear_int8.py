@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
+from runner.kernels.linear_int8 import naive
 from runner.models import linear_int8 as module
 
 SIZES = {"m": 5, "n": 40, "k": 300}
@@ -64,6 +67,37 @@ def test_another_scale_a_missing_feature_and_weights_off_by_one_are_wrong(make, 
     assert error(expected, [y(weight, scale.mean(1, keepdim=True).expand_as(scale))]) > 2
     assert error(expected, [y((weight + 1).clamp(max=127), scale)]) > 2
     assert error(expected, [y(weight, scale, x.index_fill(1, torch.tensor([299]), 0))]) > 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(1, 512, 4096, 128), (8, 300, 1000, 0), (64, 64, 512, 64)])
+def test_small_errors_that_all_outputs_have_are_wrong(make, error, dtype, sizes):
+    """In bfloat16 no single element tells."""
+    workload, inputs = make("linear_int8", dtype=dtype, **dict(zip(("m", "n", "k", "group"), sizes, strict=True)))
+    x, weight, scale, _ = inputs
+    expected, dense = workload.reference(*inputs), weight * workload._of_each(scale.float())
+    y, step = x.float() @ dense.mT, x.float().abs().amax(1, keepdim=True) / 127
+    for factor in (1.01, 127 / 128):  # the wrong divisor of the scale
+        assert error(expected, [(y * factor).to(x.dtype)]) > 1
+    assert error(expected, [((x / step).round() * step @ dense.mT).to(x.dtype)]) > 1  # x in int8 too
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(6))
+def test_roundings_at_drawn_sizes_are_right(make, error, dtype, seed):
+    """Of weights, of the sum before the scale, and of the sums of each part of k."""
+    chance = random.Random(seed)
+    m, n, k = chance.choice([1, 3, 33]), chance.choice([1, 3, 50]), chance.choice([1, 17, 300])
+    sizes = {"m": m, "n": n, "k": k, "group": chance.choice([0, 16])}
+    workload, inputs = make("linear_int8", dtype=dtype, data=chance.choice(["normal", "uniform"]), **sizes)
+    x, weight, scale, dense = inputs
+    expected, total = workload.reference(*inputs), torch.zeros(m, n, dtype=x.dtype)
+    for some, part in zip(x.split(-(-k // 4), 1), dense.split(-(-k // 4), 1), strict=True):
+        total += some @ part.mT
+    assert error(expected, [total]) < 1
+    assert error(expected, [naive.linear_int8(x, weight, scale, group=workload.group)]) < 1
+    if not workload.group:
+        assert error(expected, [(x.float() @ weight.float().mT).to(x.dtype) * scale.mT]) < 1
 
 
 def test_tf32_is_right_only_if_allowed(make, error):

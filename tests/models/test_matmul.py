@@ -59,6 +59,16 @@ def test_rounding_two_part_sums_is_right_and_rounding_every_sum_is_not(make, err
     assert error(workload.reference(a, b), [total]) > 1
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(1, 512, 4096), (8, 300, 1000), (37, 65, 131)])
+def test_a_factor_that_all_elements_have_in_common_is_wrong(make, error, dtype, sizes):
+    workload, (a, b) = make("matmul", dtype=dtype, **dict(zip(("m", "n", "k"), sizes, strict=True)))
+    expected, y = workload.reference(a, b), a.double() @ b.double()
+    assert error(expected, [y.to(a.dtype)]) < 0.5
+    for factor in (1.01, 127 / 128):
+        assert error(expected, [(y * factor).to(a.dtype)]) > 1
+
+
 def hopper(a: Tensor, b: Tensor) -> Tensor:
     """A float8 product as Hopper's tensor cores sum it: 33 terms at a time, 13 bits below the first of the largest.
 

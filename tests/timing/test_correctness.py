@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,6 +29,15 @@ def test_errors_are_measured_and_allowed():
     assert result.max_abs_err == pytest.approx(0.05, rel=1e-5)
     assert result.max_rel_err == pytest.approx(0.025, rel=1e-5)
     assert result.err_over_tol == pytest.approx(0.5, rel=1e-5)
+
+
+def test_many_errors_within_the_tolerance_are_wrong_if_their_rms_is_limited():
+    wanted = replace(expected([1.0, 2.0]), rms=0.25)
+    assert compare([1.02, 2.01], wanted).correct
+    result = compare([1.05, 1.95], wanted)
+    assert result.reason == "y: the rms of all errors is 2 times what rounding explains"
+    assert result.err_over_tol == pytest.approx(2, rel=1e-5)
+    assert compare([1.05, 9.0], wanted).reason.startswith("y: 1 of 2 elements wrong")
 
 
 def test_the_worst_place_is_named():
