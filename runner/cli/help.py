@@ -19,7 +19,7 @@ from ..config import grid
 from ..records.encoding import printable
 from ..records.options import CONF, option_class, option_names, option_summaries
 from ..records.schema import rules_of
-from ._first_words import FIRST_WORDS
+from . import FIRST_WORDS
 
 if TYPE_CHECKING:
     from ..config.compose import Composer
@@ -127,16 +127,13 @@ def _meanings(text: str, below: str = "") -> dict[str, str]:
 
 def _fields(values: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each field in ``values``, which has them by their paths."""
-    texts = {path: printable(f"{path}={_yaml(value)}") for path, value in values.items()}
+    dumped = {path: yaml.safe_dump(value, default_flow_style=True, width=10**6) for path, value in values.items()}
+    texts = {path: printable(" ".join(f"{path}={text}".removesuffix("...\n").split())) for path, text in dumped.items()}
     width = max([len(text) for text in texts.values() if len(text) <= WIDEST], default=0)
     for path, text in texts.items():
         meaning = meanings.get(path.rpartition(".")[2], "")
         meaning = meaning if len(meaning) <= LONGEST else meaning.partition(". ")[0]
         yield f"  {text:{width}}  {meaning}".rstrip()
-
-
-def _yaml(value: object) -> str:
-    return " ".join(yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").split())
 
 
 def complete(compose: Composer, line: str) -> list[str]:
