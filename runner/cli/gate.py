@@ -167,7 +167,11 @@ def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateD
                 f"\ngate: {len(again)} slower or unclear so far; measured again in {REPLICAS} more processes",
                 flush=True,
             )
-            plan, early = _longer(plan, again), None
+            first = 1 + max(case.replica for case in plan.cases)
+            more = [
+                replace(case, replica=replica) for replica in range(first, first + REPLICAS) for case in _in_turn(again)
+            ]
+            plan, early = replace(plan, cases=(*plan.cases, *more)), None
     return findings
 
 
@@ -281,10 +285,3 @@ def _note_shared(plan: Plan, against: str) -> None:
 
 def _in_turn(couples: Sequence[Couple]) -> tuple[CaseRecord, ...]:
     return tuple(case for couple in couples for case in couple)
-
-
-def _longer(plan: Plan, couples: Sequence[Couple]) -> Plan:
-    """Return ``plan`` with more replicas of ``couples``."""
-    first = 1 + max(case.replica for case in plan.cases)
-    more = [replace(case, replica=replica) for replica in range(first, first + REPLICAS) for case in _in_turn(couples)]
-    return replace(plan, cases=(*plan.cases, *more))

@@ -52,14 +52,13 @@ def as_sweep(words: Sequence[str]) -> list[str]:
 
 
 def early_zygote(argv: Sequence[str]) -> AbstractContextManager[Zygote | None]:
-    """Start a process that imports torch while the command line is read; None if cases will not run on this machine."""
-    return closing(Zygote()) if _is_local(argv) else nullcontext()
+    """Start a process that imports torch while the command line is read.
 
-
-def _is_local(words: Sequence[str]) -> bool:
-    """Return whether cases will probably run on this machine: not for ``--help`` or ``launcher=ray``."""
+    None if cases will probably not run on this machine, as for ``--help`` and ``launcher=ray``.
+    """
     remote = ("launcher=ray", "launcher=slurm", "--")
-    return sys.platform == "linux" and not any(word.startswith(remote) and word != "--multirun" for word in words)
+    elsewhere = any(word.startswith(remote) and word != "--multirun" for word in argv)
+    return closing(Zygote()) if sys.platform == "linux" and not elsewhere else nullcontext()
 
 
 def carry_out(

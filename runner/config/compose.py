@@ -55,7 +55,9 @@ class Composer:
         if config_dir is not None:
             path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", anchor="schema")
             own_workloads.register_named(Path(config_dir))
-        _register_kernels()
+        described = {path.stem for path in (CONF / "impl").glob("*.yaml")}
+        for name in sorted(set(kernel_names()) - described):  # their only fields are ``args`` and ``rev``
+            own_workloads.store("impl", {"name": name, "args": {}, "rev": None}, provider="kernels")
         self._loader = ConfigLoaderImpl(config_search_path=path)
         self._files = self._loader.repository = _ReadOnce(self._loader.repository, config_dir)  # type: ignore[assignment]
         self._parser = OverridesParser.create(config_loader=self._loader)
@@ -328,10 +330,3 @@ def _leaves(value: object, field: Keys = ()) -> Iterator[tuple[Keys, object]]:
             yield from _leaves(inner, (*field, str(name)))
     else:
         yield field, value
-
-
-def _register_kernels() -> None:
-    """Offer the implementations without a ``conf/impl/*.yaml``; their only fields are ``args`` and ``rev``."""
-    described = {path.stem for path in (CONF / "impl").glob("*.yaml")}
-    for name in sorted(set(kernel_names()) - described):
-        own_workloads.store("impl", {"name": name, "args": {}, "rev": None}, provider="kernels")

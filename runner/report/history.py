@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ..findings.change_points import ChangePoint, Point, Series
+from ..findings.change_points import Point, Series
 from ..findings.flat import case_fields
 from ..findings.history import History
 from ..findings.validity import verdict
@@ -111,32 +111,28 @@ def _plot(point: Point, low: float, high: float, width: int) -> str:
 
 def history_records(history: History) -> list[dict[str, Any]]:
     """Return one flat record per run of each series, with the names of rows.csv."""
-    return [
-        _record(history, series, point, next((each for each in series.changes if each.place == place), None))
-        for series in history.series
-        for place, point in enumerate(series.points)
-    ]
-
-
-def _record(history: History, series: Series, point: Point, change: ChangePoint | None) -> dict[str, Any]:
-    low, high = _ends(point) or (None, None)
-    return {
-        **case_fields(series.case),
-        **history.names.settings(series.case),
-        "device": series.device,
-        "run": point.run,
-        "commit": point.commit,
-        "verdict": verdict(point.row),
-        "quick": point.quick,
-        series.column: point.value,
-        "low": low,
-        "high": high,
-        "judged": point.log is not None,
-        "change": series.verdict(change) if change else "",
-        "factor": change.factor if change else None,
-        "spread": change.source if change else "",
-        "also": change.also if change else "",
-    }
+    records = []
+    for series in history.series:
+        fields = {**case_fields(series.case), **history.names.settings(series.case), "device": series.device}
+        changes = {change.place: change for change in series.changes}
+        for place, point in enumerate(series.points):
+            change, (low, high) = changes.get(place), _ends(point) or (None, None)
+            measured = {
+                "run": point.run,
+                "commit": point.commit,
+                "verdict": verdict(point.row),
+                "quick": point.quick,
+                series.column: point.value,
+                "low": low,
+                "high": high,
+                "judged": point.log is not None,
+                "change": series.verdict(change) if change else "",
+                "factor": change.factor if change else None,
+                "spread": change.source if change else "",
+                "also": change.also if change else "",
+            }
+            records.append({**fields, **measured})
+    return records
 
 
 def history_chart(history: History) -> dict[str, Any]:

@@ -47,10 +47,12 @@ def _table(
     reference = rows[places[0]]
     others = [row for row in rows if row is not reference]
     figures = [(row, quantities_of(folder, row, measure.name, quantities)) for row in (reference, *others)]
-    missing = [f"{names.impl(row.case)}: {_why_none(row)}" for row, values in figures if not values]
+    none = "it has no figures of this measurement"
+    lacking = [(row, row.reason or row.metrics.get("not_measured") or none) for row, values in figures if not values]
+    missing = [f"{names.impl(row.case)}: {reason}" for row, reason in lacking]
     if not figures[0][1] or not any(values for _, values in figures[1:]):
-        lacking = missing if figures[0][1] else missing[:1]
-        return heading, "\n".join(f"  nothing to compare: {text}" for text in lacking)
+        missing = missing if figures[0][1] else missing[:1]
+        return heading, "\n".join(f"  nothing to compare: {text}" for text in missing)
     labels = [names.impl(row.case) for row, values in figures if values]
     lines = quantity_table(labels, [values for _, values in figures if values], quantities)
     lines += [f"  left out: {text}" for text in missing]
@@ -112,10 +114,6 @@ def _multiple(value: Scalar | None, reference: Scalar | None) -> str:
     if is_number(value) and is_number(reference) and reference and value != reference:
         return f"{value / reference:.2f}x"
     return ""
-
-
-def _why_none(row: Row) -> str:
-    return str(row.reason or row.metrics.get("not_measured") or "it has no figures of this measurement")
 
 
 def _value(cell: object) -> Scalar | None:

@@ -221,7 +221,7 @@ def _tex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
-def facts_table(title: str, columns: Sequence[tuple[str, Mapping[str, str]]]) -> Table:
+def facts_table(columns: Sequence[tuple[str, Mapping[str, str]]]) -> Table:
     """Return a table of facts by their names; those that differ between ``columns`` are marked."""
     marks: dict[int, dict[int, Mark]] = {}
     rows = []
@@ -231,7 +231,7 @@ def facts_table(title: str, columns: Sequence[tuple[str, Mapping[str, str]]]) ->
         if len(set(values)) > 1:
             marks[number] = dict.fromkeys(range(1, len(rows[-1])), "differs")
     everywhere = frozenset(range(len(columns) + 1))
-    return Table(title, ["", *(label for label, _ in columns)], [("", rows)], left=everywhere, marks=marks)
+    return Table("", ["", *(label for label, _ in columns)], [("", rows)], left=everywhere, marks=marks)
 
 
 WRITERS: Mapping[str, Callable[[Table], str]] = {"table": text_of, "md": markdown_of, "latex": latex_of}

@@ -215,7 +215,7 @@ def _environment(runs: Sequence[Run], labels: Sequence[str]) -> str:
         own = [f"{label}, session {place}" for place in range(1, len(run.sessions) + 1)]
         facts = [dict(_flat(session)) for session in run.sessions]
         sessions += list(zip(own if own[1:] else [label], facts, strict=False))[-MOST_SESSIONS:]
-    return html_of(facts_table("", sessions), " class=facts") if sessions else ""
+    return html_of(facts_table(sessions), " class=facts") if sessions else ""
 
 
 @cache

@@ -12,7 +12,6 @@ from ..findings.ratios import bounds, doubt, inverse
 from ..findings.tuning import Contest
 from ..records.case import ARGS, CaseRecord
 from ..records.encoding import printable
-from ..timing.statistics import Ratio
 
 if TYPE_CHECKING:
     from ..findings.names import Names
@@ -44,15 +43,10 @@ def _gain(contest: Contest, names: Names) -> str:
         return f"{default} has no time to compare with"
     if contest.gain is None:
         return f"not compared with {default} in paired rounds: too slow for measure.benchmark.max_s, or it failed"
-    speedup = f"{speedup_of(contest.gain)} the speed of {default}, measured again"
-    return speedup if contest.gain.word == "faster" else f"{speedup}: {doubt(contest.gain) or 'not shown to be faster'}"
-
-
-def speedup_of(gain: Ratio) -> str:
-    """Return ``1.12x (1.10 to 1.14)``."""
-    low_high = bounds(inverse(gain))
+    low_high = bounds(inverse(contest.gain))
     around = f"{low_high[0]:.3f} to {low_high[1]:.3f}" if low_high else "no interval"
-    return f"{math.exp(-gain.log):.3f}x ({around})"
+    speedup = f"{math.exp(-contest.gain.log):.3f}x ({around}) the speed of {default}, measured again"
+    return speedup if contest.gain.word == "faster" else f"{speedup}: {doubt(contest.gain) or 'not shown to be faster'}"
 
 
 def experiment(case: CaseRecord, name: str, about: str, folder: str) -> str:

@@ -110,7 +110,9 @@ class Wandb:
         paths = [into / name for name in state.recorded]
         url, reason = sync(into, paths, variables, deadline - time.monotonic(), late)
         if not reason:
-            state = replace(state, url=_group(url, folder, self) if self.per == "case" else url)
+            if self.per == "case":  # the address of the group whose first run is at ``url``
+                url = f"{url.rpartition('/runs/')[0]}/groups/{quote(group_of(folder, self.group), safe='')}"
+            state = replace(state, url=url)
             write_state(into, state)
         return state, reason
 
@@ -139,8 +141,3 @@ def _paths(folder: Path, recorded: Sequence[str]) -> str:
     if len(recorded) > MOST_PATHS:
         return f"{shlex.quote(str(folder / 'wandb'))}/offline-run-*"
     return shlex.join(str(folder / name) for name in recorded)
-
-
-def _group(url: str, folder: Path, settings: Wandb) -> str:
-    """Return the address of the group whose first run is at ``url``."""
-    return f"{url.rpartition('/runs/')[0]}/groups/{quote(group_of(folder, settings.group), safe='')}"

@@ -109,7 +109,7 @@ def build(request: Request) -> wr.Report:
     blocks += [wr.H2("Charts"), wr.PanelGrid(runsets=_runsets(logged), panels=panels(logged)), wr.H2("Results")]
     for each in logged:
         blocks += [*([wr.H3(each.run.name)] if several else []), wr.MarkdownBlock(results_table(each.run))]
-    facts = facts_table("", [(redact(each.run.name), _facts(each)) for each in logged])
+    facts = facts_table([(redact(each.run.name), _facts(each)) for each in logged])
     blocks += [wr.H2("Environment"), wr.MarkdownBlock("\n".join(markdown_rows(facts)))]
     if links := [wr.Link(each.run.name, each.address.url) for each in logged if each.address]:
         blocks += [wr.H2("Files"), wr.P("Traces, flame graphs, generated code and tables are artifacts of the runs: ")]
