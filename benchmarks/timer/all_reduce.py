@@ -1,11 +1,17 @@
-"""Compare all_reduce as this project times it with a loop by the method of nccl-tests, in the same processes.
+"""Compare all_reduce as this project times it with a plain loop and with the method of nccl-tests.
 
     python -m benchmarks.timer.all_reduce [--device cuda] [--ranks 2] [--pairs 40] [--slowed 20] [--write]
 
-The loop is that of nccl-tests (all_reduce_perf, in place): a loop to warm up, a barrier, 20 calls back to back, and one
-wait, on each rank. The time of a call is the loop's over 20, as the mean of ranks, which nccl-tests reports by default,
-and of the slowest. From Python, launching 20 small calls takes longer than they do; so the loop is also made as a CUDA
-graph, as nccl-tests does with -G. `gpu_us` of ours is a call alone, of the slowest rank, as its workload times it.
+Three methods take times in turn, in the same processes:
+
+- Ours: `gpu_us` is a call alone, after a barrier on the GPUs and with a cold L2 cache, of the slowest rank.
+- A plain loop that takes the same in another way: CUDA events instead of timestamps, without any code of the timer. The
+  difference is the timer's error, which may be 3 %.
+- That of nccl-tests (all_reduce_perf, in place): a loop to warm up, a barrier, n calls back to back, and one wait, on
+  each rank. The time of a call is the loop's over n, as the mean of ranks, which nccl-tests reports, and of the
+  slowest. `pipelined_us` is the same of as many calls, so it may differ by 3 %. Launching a small call from Python
+  takes longer than the call; so the loop is also made as a CUDA graph, as nccl-tests does with -G. Ours of that is
+  `pipelined_us` of `impl=cudagraph`, where each call is a graph.
 
 Then pairs in paired rounds: equal calls, which may be called different at most once in 40, and calls that also copy as
 many bytes as take 5 % of the time, which must be found in 19 of 20.
@@ -20,7 +26,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from statistics import fmean, median
 from typing import Any
 
@@ -44,15 +50,17 @@ from runner.measure.benchmark import Benchmark
 from runner.records.schema import size
 from runner.timing import ranks
 from runner.timing.call import Call
+from runner.timing.latency import IN_A_ROW, LOOP_S, LOOP_SHARE, MOST_IN_A_ROW, latency_columns
 from runner.timing.timer import Timer
 
 SIZES = {"cuda": "1M,64M,1024M", "cpu": "64k,1M"}
 PAIR_SIZES = {"cuda": ("1M", "64M"), "cpu": ("64k",)}
-ITERATIONS = 20  # of nccl-tests
+ITERATIONS = 20  # of nccl-tests, by default
 LOOPS = 5  # in each turn
+GRAPHS, SAMPLES = 5, 20  # of the plain loop in each turn, and from each graph
 REPEATS = 5  # of both methods in turn; the median counts
 SLOWER = 0.05
-CLOSE = 0.03  # bar: the same convention by both methods
+CLOSE = 0.03  # bar: the same by two methods
 MOST_DIFFERENT, LEAST_FOUND = 1 / 40, 19 / 20
 
 
@@ -78,65 +86,131 @@ def with_copy(call: Call, source: Tensor, target: Tensor, count: int) -> Call:
     return Call(run=run)
 
 
-def calls_of(call: Call) -> Callable[[], None]:
-    """Return a function that makes ``ITERATIONS`` calls back to back."""
+def calls_of(call: Call, count: int) -> Callable[[], None]:
+    """Return a function that makes ``count`` calls back to back."""
 
     def run() -> None:
-        for _ in range(ITERATIONS):
+        for _ in range(count):
             call.run()
 
     return run
 
 
-def nccl_tests_us(run: Callable[[], object]) -> list[float]:
-    """Return the time of one of the calls of ``run`` on each rank in us, by the method of nccl-tests."""
+def nccl_tests_us(run: Callable[[], object], count: int) -> list[list[float]]:
+    """Return the times of one of the ``count`` calls of ``run`` on each rank in us, by the method of nccl-tests."""
     synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
-    run()
-    synchronize()
-    ranks.current.meet()
-    started = time.perf_counter()
-    run()
-    synchronize()
-    return [float(us) for us in ranks.current.gather((time.perf_counter() - started) / ITERATIONS * 1e6)]
+    loops = []
+    for _ in range(LOOPS):
+        run()
+        synchronize()
+        ranks.current.meet()
+        started = time.perf_counter()
+        run()
+        synchronize()
+        loops.append(ranks.current.gather((time.perf_counter() - started) / count * 1e6))
+    return loops
 
 
-def in_a_graph(run: Callable[[], None]) -> Callable[[], object]:
-    """Return the replay of a CUDA graph of ``run``, as nccl-tests makes it with ``-G``; ``run`` if none can hold it."""
+def in_a_graph(run: Callable[[], object]) -> Callable[[], object]:
+    """Return the replay of a CUDA graph of ``run``, as nccl-tests makes it with ``-G``."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            run()
-    except RuntimeError as error:
-        print(f"no graph: {error}", file=sys.stderr)
-        return run
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
     return graph.replay
 
 
+def plain_us(call: Call, device: str) -> list[float]:
+    """Return times of ``call`` alone in us, of the slowest rank, without the timer.
+
+    On a GPU, CUDA events take them. What those read for an empty kernel, less that kernel's time, is subtracted.
+    """
+    if device == "cpu":
+        samples = [on_host_us(call.run) for _ in range(GRAPHS * SAMPLES)]
+    else:
+        offset_us = between_events_us(empty_kernel) - empty_kernel_us()
+        samples = [us - offset_us for us in events_us(call.run)]
+    return [max(each) for each in zip(*ranks.current.gather(samples), strict=True)]
+
+
+def on_host_us(run: Callable[[], object]) -> float:
+    """Return the time of ``run`` after a barrier, by the host's clock."""
+    ranks.current.meet()
+    started = time.perf_counter()
+    run()
+    return (time.perf_counter() - started) * 1e6
+
+
+def events_us(run: Callable[[], object]) -> list[float]:
+    """Return times of ``run`` between two CUDA events in a graph, behind a flush of the L2 cache and a barrier."""
+    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    scratch, flag = torch.zeros(l2_bytes // 2, device="cuda"), torch.zeros(1, device="cuda")
+    times = []
+    for _ in range(GRAPHS):
+        start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+
+        def sample(start: torch.cuda.Event = start, end: torch.cuda.Event = end) -> None:
+            scratch.amax()
+            dist.all_reduce(flag)
+            start.record()
+            run()
+            end.record()
+
+        replay = in_a_graph(sample)
+        for _ in range(SAMPLES):
+            replay()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end) * 1e3)
+    return times
+
+
+@cache
+def between_events_us(run: Callable[[], object]) -> float:
+    """Return the median of ``events_us``."""
+    return median(events_us(run))
+
+
+def empty_kernel() -> None:
+    """Launch a kernel that does nothing."""
+    torch.cuda._sleep(0)
+
+
+@cache
+def empty_kernel_us() -> float:
+    """Return the time of an empty kernel on the GPU, by torch's profiler; 0 if it sees none."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(SAMPLES):
+            empty_kernel()
+        torch.cuda.synchronize()
+    times = [event.time_range.elapsed_us() for event in seen.events() or () if "spin" in event.name]
+    return median(times) if times else 0.0
+
+
 def compare_methods(numbers: int, device: str, settings: Timer) -> dict[str, Any]:
-    """Return the times of an all_reduce of ``numbers`` float32 by both methods, in us."""
+    """Return the times of an all_reduce of ``numbers`` float32 by all methods, in us."""
     call = in_place(numbers, device)
-    run = calls_of(call)
-    replay = in_a_graph(run) if device == "cuda" else run
-    loops, graphs, ours = [], [], []
+    alone, plain, theirs, alike, graphs, pipelined, captured = ([] for _ in range(7))
+    words: dict[str, Any] = {}
     for _ in range(REPEATS):
-        loops += [nccl_tests_us(run) for _ in range(LOOPS)]
-        graphs += [nccl_tests_us(replay) for _ in range(LOOPS)]
         columns, _ = settings.timed(call, device)
-        ours.append(columns)
-    name = "gpu_us" if device == "cuda" else "wall_us"
-    figures = {
-        "loop, mean of ranks": median(fmean(us) for us in loops),
-        "loop, slowest": median(max(us) for us in loops),
-        "graph, mean of ranks": median(fmean(us) for us in graphs),
-        "graph, slowest": median(max(us) for us in graphs),
-        "pipelined_us": median(float(columns.get("pipelined_us") or 0.0) for columns in ours),
-        name: median(float(columns[name] or 0.0) for columns in ours),
-        "rank_spread_us": median(float(columns.get("rank_spread_us") or 0.0) for columns in ours),
-    }
-    words = {key: str(ours[-1].get(key) or "") for key in ("instrument", "instrument_note")}
-    return {**figures, **words}
+        words = {key: str(columns.get(key) or "") for key in ("instrument", "instrument_note")}
+        alone.append((columns["gpu_us" if device == "cuda" else "wall_us"], columns.get("rank_spread_us") or 0.0))
+        plain += plain_us(call, device)
+        theirs += nccl_tests_us(calls_of(call, ITERATIONS), ITERATIONS)
+        if device == "cuda":
+            pipelined.append(columns["pipelined_us"])
+            latency_s = float(columns["latency_us"] or 0.0) / 1e6
+            count = max(1, min(MOST_IN_A_ROW, int(IN_A_ROW * min(LOOP_S, LOOP_SHARE * settings.max_s) / latency_s)))
+            alike += nccl_tests_us(calls_of(call, count), count)
+            graphs += nccl_tests_us(in_a_graph(calls_of(call, ITERATIONS)), ITERATIONS)
+            captured.append(latency_columns(Call(run=in_a_graph(call.run)), settings.max_s)["pipelined_us"])
+            words["count"] = count
+    figures = {"alone": [us for us, _ in alone], "spread": [us for _, us in alone], "plain": plain}
+    figures |= {"pipelined": pipelined, "captured": captured}
+    for name, loops in (("theirs", theirs), ("alike", alike), ("graph", graphs)):
+        figures |= {f"{name}, mean": [fmean(loop) for loop in loops], f"{name}, slowest": [max(loop) for loop in loops]}
+    return {name: median(times) for name, times in figures.items() if times} | words
 
 
 def copy_for(call: Call, scratch: tuple[Tensor, Tensor], device: str, settings: Timer) -> int:
@@ -210,29 +284,42 @@ def all_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
     return records
 
 
+def over(one: dict[str, Any], ours: str, theirs: str) -> tuple[str, str]:
+    """Return the difference of two times in percent, and whether it is within the bar."""
+    off = one[ours] / one[theirs] - 1
+    return f"{100 * off:+.1f} %", word(abs(off) <= CLOSE)
+
+
 def report(records: list[dict[str, Any]], device: str, count: int) -> str:
     """Return the tables and the bars."""
     sizes, pairs = [one for one in records if "size" in one], [one for one in records if "pair" in one]
     name, factor = "gpu_us" if device == "cuda" else "wall_us", 2 * (count - 1) / count
-    lines, body = [], [f"{count} ranks, float32, in place; medians of {REPEATS} turns, in us.\n"]
+    bar, lines, loops = f"within {CLOSE:.0%}", [], []
     for one in sizes:
-        off = one[name] / one["graph, slowest"] - 1
-        bus = factor * (size(one["size"]) or 0) / one[name] / 1e3
-        columns = ("loop, mean of ranks", "loop, slowest", "pipelined_us", "graph, mean of ranks", "graph, slowest")
-        figures = [one[key] for key in (*columns, name, "rank_spread_us")]
-        lines.append(
-            (one["size"], *figures, digits(bus), f"{100 * off:+.1f} %", word(abs(off) <= CLOSE), one["instrument"])
-        )
-    titles = [
-        "size",
-        "loop, mean of ranks",
-        "loop, slowest",
-        "ours, pipelined",
-        "graph, mean of ranks",
-        "graph, slowest",
+        bus = digits(factor * (size(one["size"]) or 0) / one["alone"] / 1e3)
+        figures = one["alone"], one["plain"], *over(one, "alone", "plain"), one["spread"], bus, one["instrument"]
+        lines.append((one["size"], *figures))
+        theirs = one["theirs, mean"], one["theirs, slowest"]
+        if device == "cuda":
+            theirs += one["count"], one["alike, slowest"], one["pipelined"], *over(one, "pipelined", "alike, slowest")
+            theirs += (
+                one["graph, mean"],
+                one["graph, slowest"],
+                one["captured"],
+                over(one, "graph, slowest", "plain")[0],
+            )
+        loops.append((one["size"], *theirs))
+    alone = ["size", f"ours, {name}", "plain loop", "ours over plain", bar, "rank spread", "bus GB/s", "instrument"]
+    row = ["size", f"n = {ITERATIONS}, mean of ranks", f"n = {ITERATIONS}, slowest"]
+    if device == "cuda":
+        row += ["n of ours", "slowest", "ours, pipelined_us", "ours over it", bar]
+        row += ["-G, mean of ranks", "-G, slowest", "ours, of impl=cudagraph", "-G over a call alone"]
+    body = [
+        f"{count} ranks, float32, in place; medians of {REPEATS} turns, in us. A call alone:\n",
+        table(alone, lines),
     ]
-    titles += [f"ours, {name}", "rank spread", "bus GB/s", "ours over graph", f"within {CLOSE:.0%}", "instrument"]
-    body += [table(titles, lines), "", *{one["instrument_note"] for one in sizes if one["instrument_note"]}, ""]
+    body += ["", "By the method of nccl-tests, back to back:\n", table(row, loops), ""]
+    body += [*{one["instrument_note"] for one in sizes if one["instrument_note"]}, ""]
     judged = []
     for slower in dict.fromkeys(one["slower"] for one in pairs):
         words = [one["word"] for one in pairs if one["slower"] == slower]
