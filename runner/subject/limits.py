@@ -41,6 +41,7 @@ PARTS = 16
 CHUNK = {"cpu": 2**19}  # elements in work at once: in the cache of a CPU
 CHUNK_ELSEWHERE = 2**25
 HUGE = 1e150
+INFINITE = 1e100  # what is larger comes from HUGE
 
 
 class Floats:
@@ -178,13 +179,15 @@ class Floats:
                 small = aten.le(aten.abs(value), cap)
                 relative = aten.masked_fill(aten.div(size, aten.abs(value)), small, 0.0)
                 result.max_rel_err = max(result.max_rel_err, aten.item(aten.max(relative)))
-        result.max_abs_err = inf if result.max_abs_err >= HUGE else result.max_abs_err
         if self._spare:
             result.err_over_tol = aten.item(aten.select(largest, 0, -1)) if largest.numel() > self._spare else 0.0
         if wrong > self._spare:
             result.reason = self._worst_element(output, where, wrong)
         self._of_all(result, sqrt(walk / output.numel()) / (RMS * factor), "the rms of all errors is {:.3g} times")
         self._of_scale(result, scales.blocks(), factor)
+        for name in ("max_abs_err", "max_rel_err", "err_over_tol"):
+            if getattr(result, name) >= INFINITE:
+                setattr(result, name, inf)
         return result
 
     def _error(self, y: Tensor, place: tuple[int, int], cap: Tensor) -> Tensor:
