@@ -136,8 +136,10 @@ class RankGroup(WorkerProcess):
         same = complete and len({(message["row"].status, message["row"].reason) for message in answers}) == 1
         reason = row.reason if same else f"rank {rank}: {row.reason}"
         spoiled = not same or any(message["spoiled"] for message in answers)
-        named = {name: f"rank {rank}: {text}" for name, text in row.metrics.items() if rank and name == "side_effects"}
-        row = replace(row, reason=reason, metrics={**row.metrics, **named})
+        metrics, changes = dict(row.metrics), {message["row"].metrics.get("side_effects") for message in answers}
+        if rank and len(changes) > 1 and "side_effects" in metrics:
+            metrics["side_effects"] = f"rank {rank}: {metrics['side_effects']}"
+        row = replace(row, reason=reason, metrics=metrics)
         return {**self._answers[rank], "row": row, "spoiled": spoiled}
 
     def _lose(self, rank: int) -> None:

@@ -54,6 +54,11 @@ def changes_signals(x):
     if dist.get_rank() == 1: signal.signal(signal.SIGUSR2, lambda *arguments: None)
     return right(x)
 
+def ends_group(x):
+    right(x)
+    dist.destroy_process_group()
+    return x
+
 def changes_and_raises(x):
     signal.signal(signal.SIGUSR2, lambda *arguments: None)
     return raises(x)
@@ -148,10 +153,12 @@ def test_a_failing_rank_is_named_and_the_next_case_runs(run):
 
 
 def test_a_process_that_ends_after_its_answer_is_not_lost(run):
-    changed, raised = run("changes_signals", "changes_and_raises")
+    changed, raised, ended, right = run("changes_signals", "changes_and_raises", "ends_group", "right")
     assert (changed.status, changed.reason) == ("ok", "")
     assert changed.metrics["side_effects"].startswith("rank 1: ")
     assert (raised.status, raised.reason) == ("error", "rank 1: ValueError: no such thing")
+    assert ended.metrics["side_effects"] == "the default group of torch.distributed"
+    assert right.status == "ok"
 
 
 def test_ranks_that_wait_for_each_other_are_told_why(run):
