@@ -38,7 +38,7 @@ LOWER = {  # the next narrower type
     torch.bfloat16: torch.float8_e4m3fn,
     torch.float16: torch.float8_e4m3fn,
 }
-Leaves = dict[Path, object]  # what a call returns, and under names such as ``args[0]`` what it changes
+Leaves = dict[Path, object]  # what a call returns; if that is nothing, under names such as ``args[0]`` what it changes
 
 
 @dataclass
@@ -58,7 +58,6 @@ class Judge:
     refused: str  # why no output can be judged, and what to do; "" if outputs can
     unproven: str  # why outputs within the limits may be wrong all the same, and what to do; "" if they are right
     note: str  # wrong answers that would pass although the case can tell others; "" if there are none
-    changed: tuple[Path, ...]  # arguments that a call of the reference changes: ``args[0]``, ``kwargs["out"]``
 
     def __init__(
         self,
@@ -127,23 +126,15 @@ class Judge:
 
     @property
     def reference_outputs(self) -> Leaves:
-        """Return what the reference gives in its own types, by path, with the arguments that it changes."""
+        """Return what the reference gives in its own types, by path."""
         return dict(self._own)
 
-    def check(self, outputs: object, changed: Mapping[Path, object] | None = None) -> CheckResult:
-        """Compare every tensor, number and string of ``outputs``, and of the arguments that the reference changes.
+    def check(self, outputs: object) -> CheckResult:
+        """Compare every tensor, number and string of ``outputs``, which a call returned.
 
-        Args:
-            outputs: what a call returned. If the reference returns nothing, and without ``changed``: the arguments
-                that it changes, in order.
-            changed: the arguments named in ``self.changed`` after the call. Without it, they are not compared if the
-                reference returns something.
-
-        Raises:
-            ValueError: the case is refused, so that no output can be judged.
-
+        If the reference returns nothing, they are the arguments that it changes, in order.
         """
-        return self._check(dict(leaves(outputs)), changed)
+        return self._check(dict(leaves(outputs)))
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[Path] = ()) -> CheckResult:
         """Compare the tensors that a call returned.
@@ -155,26 +146,20 @@ class Judge:
         """
         if self.refused:
             return CheckResult(compared=False, unknown=self.refused)
-        returned = {path: leaf for path, leaf in self._own.items() if path not in self.changed}
-        wanted = [path for path, leaf in returned.items() if isinstance(leaf, Tensor)] or [*self.changed]
+        wanted = [path for path, leaf in self._own.items() if isinstance(leaf, Tensor)]
         if len(outputs) != len(wanted):  # a tensor may be right where the reference has a number
-            wanted = [path for path, leaf in returned.items() if isinstance(_tensor(leaf), Tensor)]
+            wanted = [path for path, leaf in self._own.items() if isinstance(_tensor(leaf), Tensor)]
         if len(outputs) != len(wanted):
             reason = f"{len(outputs)} tensors where the reference has {len(wanted)}"
             return CheckResult(compared=False, tolerance=[self.tolerance], reason=reason)
         wanted = [*paths] if set(paths) == set(wanted) else wanted
-        given: Leaves = (
-            returned | dict(zip(wanted, outputs, strict=True))
-            if self._returns
-            else {str(place): output for place, output in enumerate(outputs)}
-        )
-        return self._check(given, None)
+        return self._check(self._own | dict(zip(wanted, outputs, strict=True)))
 
-    def _check(self, given: Leaves, changed: Mapping[Path, object] | None) -> CheckResult:
+    def _check(self, given: Leaves) -> CheckResult:
         if self.refused:
             return CheckResult(compared=False, unknown=self.refused)
         result = CheckResult(tolerance=[self.tolerance], note=self.note)
-        given = self._matched(given, changed, result)
+        given = self._matched(given, result)
         for path, expected in self._own.items():
             if path in given:
                 name = path or "the output"
@@ -233,7 +218,6 @@ class Judge:
             self.refused = "the reference returns no tensor and changes no argument: return what it computes"
         elif not self.refused and self._shapes(self._own) != self._shapes(self._exact):
             self.refused = "the reference gives other shapes in float64: give inputs far from its thresholds"
-        self.changed = tuple(path for path in self._own if path.startswith(("module.", "args", "kwargs")))
         self._elements, self._products = exact.elements, exact.products
         self._communicates = ranks.current.any(exact.communicates)  # then all ranks run it equally often
         self._unrounded = self._last_operators(exact)
@@ -280,8 +264,7 @@ class Judge:
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
         with in_float64, mode, NominalTypes(mode), sdpa_kernel(SDPBackend.MATH):  # of operators that the mode knows
             returned = self._run(*values)
-        after = {path: tensor for path, tensor in _named(values) if noise or path in self._own}
-        return self._collected(returned, after), mode
+        return self._collected(returned, {path: tensor for path, tensor in _named(values) if path in self._own}), mode
 
     def _leaves(self, values: Any, change: Callable[[Tensor], Tensor]) -> tuple[Leaves, bool]:
         """Run the reference in its own types. Return its outputs, and whether it returns something."""
@@ -292,15 +275,15 @@ class Judge:
         copies = mapped(fresh, values, copy.deepcopy)
         before = dict(_named(values if change is Tensor.clone else mapped(Tensor.clone, copies, copy.deepcopy)))
         returned = self._run(*copies)
-        after = {path: tensor for path, tensor in _named(copies) if not _same(tensor, before[path])}
-        return self._collected(returned, after), returned is not None
+        if returned is not None:
+            return self._collected(returned, {}), True
+        return self._collected(None, {path: x for path, x in _named(copies) if not _same(x, before[path])}), False
 
     def _collected(self, returned: object, after: Mapping[Path, Tensor]) -> Leaves:
-        """Return all that a call returned, and the arguments ``after`` it."""
-        own: Leaves = dict(leaves(returned)) if returned is not None else {}
+        """Return all that a call returned; if that is nothing, the arguments that it changes ``after`` it."""
         self._arrays = {path for path, leaf in plain_leaves(returned) if is_array(leaf)}
-        changed = {path: tensor for path, tensor in after.items() if not self._own or path in self._own}
-        return {path: _detached(leaf) for path, leaf in (own | changed).items()}
+        own = dict(leaves(returned)) if returned is not None else after
+        return {path: _detached(leaf) for path, leaf in own.items()}
 
     def _shapes(self, values: Leaves) -> dict[Path, object]:
         numbers = {path: _tensor(leaf) for path, leaf in values.items()}
@@ -354,26 +337,18 @@ class Judge:
 
     # --- comparisons ---
 
-    def _matched(self, given: Leaves, changed: Mapping[Path, object] | None, result: CheckResult) -> Leaves:
+    def _matched(self, given: Leaves, result: CheckResult) -> Leaves:
         """Return outputs by the paths of the reference's; what is missing or too much goes into ``result``."""
-        wanted = [path for path in self._own if path not in self.changed]
-        if not self._returns and changed is None:
-            found = [leaf for leaf in given.values() if isinstance(leaf, Tensor)]
-            given, wanted = {f"[{place}]": leaf for place, leaf in enumerate(found)}, list(self.changed)
-        elif not self._returns:
-            given = {}
-        if len(given) == len(wanted) and not set(given) & set(wanted):  # the same in another nesting
-            given = dict(zip(wanted, given.values(), strict=True))
-        missing = [path for path in wanted if path not in given]
-        extra = [path for path in given if path not in wanted]
-        if changed is not None:
-            given |= {path: changed[path] for path in self.changed if path in changed}
-            missing += [path for path in self.changed if path not in changed]
-        for path in (*missing, *extra):
+        if not self._returns:
+            given = {path: leaf for path, leaf in given.items() if isinstance(leaf, Tensor)}
+        if len(given) == len(self._own) and not set(given) & set(self._own):  # the same in another nesting
+            given = dict(zip(self._own, given.values(), strict=True))
+        missing = [path for path in self._own if path not in given]
+        for path in (*missing, *(path for path in given if path not in self._own)):
             result.compared = False
             text = f"{path or 'the output'}: {'missing' if path in missing else 'not expected'}"
-            if [*given] == [""] and len(wanted) > 1:
-                text = f"it returns one value; the reference returns {len(wanted)}"
+            if [*given] == [""] and len(self._own) > 1:
+                text = f"it returns one value; the reference returns {len(self._own)}"
             result.reason = result.reason or text
         return {path: leaf for path, leaf in given.items() if path in self._own}
 

@@ -321,28 +321,21 @@ def test_changed_arguments_are_the_outputs_of_a_function_that_returns_nothing():
 
     x, out = torch.randn(50), torch.zeros(50)
     judge = Judge(add, (x, out))
-    assert judge.changed == ("args[1]",)
     assert not out.any()
     assert judge.check(x + 1).correct
-    assert judge.check(None, {"args[1]": x + 1}).correct
-    assert judge.check(None, {"args[1]": out}).reason.startswith("args[1]: ")
-    assert judge.check(None, {}).reason == "args[1]: missing"
+    assert judge.check(out).reason.startswith("args[1]: ")
+    assert judge.check(None).reason == "args[1]: missing"
 
 
-def test_a_module_is_a_reference_and_its_buffers_are_outputs():
+def test_a_module_is_a_reference_and_its_buffers_stay():
     norm = torch.nn.BatchNorm1d(16)
     before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
     x = 3 + 2 * torch.randn(40, 16)
     judge = Judge(norm, (x,))
     assert all(torch.equal(buffer, before[name]) for name, buffer in norm.named_buffers())
-    assert set(judge.changed) == {f"module.{name}" for name in before}
     y = norm(x)
-    after = {f"module.{name}": buffer for name, buffer in norm.named_buffers()}
-    assert judge.check(y, after).correct
-    stale = {f"module.{name}": buffer for name, buffer in before.items()}
-    assert judge.check(y, stale).reason.startswith("module.running_mean: ")
-    biased = after["module.running_var"] - 0.1 * x.var(0) + 0.1 * x.var(0, correction=0)
-    assert not judge.check(y, after | {"module.running_var": biased}).correct
+    assert judge.check(y).correct
+    assert not judge.check(1.01 * y).correct
 
 
 def test_a_module_may_be_an_argument_and_a_reference_may_use_tensors_of_its_own():
