@@ -39,7 +39,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     """Return the columns of ``call``, with the series and the instrument behind ``wall_us``."""
     instrument = _counter(call)
     with pinned(instrument.rehearse) as cpus:
-        wait_pct = waiting(team())
+        wait_pct = waiting(openmp_threads().keys())
         series = take(instrument, settings)
         waited_pct = wait_pct()
     columns: dict[str, Scalar] = series.columns("wall_us", FLOORS[instrument.name]) | {
@@ -86,26 +86,18 @@ def _counter(call: Call) -> PerfCounter:
 FAR = 10  # times the calls in a sample; beyond, a difference in a sample's overhead does not matter
 
 
-def waiting(threads: Collection[int] | None = None) -> Callable[[], float]:
+def waiting(threads: Collection[int] = ()) -> Callable[[], float]:
     """Return a function that returns the share of time since now in which threads had no core, in percent.
 
-    ``threads``: ids of threads of this process; None: all.
+    ``threads``: ids of threads of this process; none: all.
     """
     started, before_s = time.perf_counter(), waited_s(threads)
     return lambda: 100 * (waited_s(threads) - before_s) / ((time.perf_counter() - started) * torch.get_num_threads())
 
 
-def team() -> Collection[int] | None:
-    """Return the OpenMP threads that share the work of a call; None if unknown."""
-    try:
-        return openmp_threads().keys() if TASKS.is_dir() else None
-    except (OSError, AttributeError):  # no loaded library has OpenMP
-        return None
-
-
-def waited_s(threads: Collection[int] | None = None) -> float:
+def waited_s(threads: Collection[int] = ()) -> float:
     """Return the seconds for which ``threads``, or all, were ready to run without a core; 0 except on Linux."""
-    return sum(scheduled_s(thread, 1) for thread in (all_threads() if threads is None else threads))
+    return sum(scheduled_s(thread, 1) for thread in threads or all_threads())
 
 
 def scheduled_s(thread: int, place: int) -> float:
@@ -262,12 +254,10 @@ def all_threads() -> set[int]:
 
 def _assignment() -> dict[int, int]:
     """Return thread → CPU for the threads that share the work; empty if they cannot be pinned."""
-    if not hasattr(os, "sched_setaffinity") or not TASKS.is_dir():
-        return {}
+    current = openmp_threads()
     try:
-        current = openmp_threads()
         allowed = sorted(set().union(*(os.sched_getaffinity(thread) for thread in current)))
-    except (OSError, AttributeError):  # no loaded library has OpenMP
+    except OSError:  # one has ended
         return {}
     rank, count = ranks.current.rank, ranks.current.count  # each has its part; the threads of gloo go where they like
     part = allowed[len(allowed) * rank // count : len(allowed) * (rank + 1) // count]
@@ -309,12 +299,14 @@ def _core(cpu: int) -> str:
 
 
 def openmp_threads() -> dict[int, int]:
-    """Return thread → current CPU for the calling thread and the threads of its OpenMP regions.
+    """Return thread → current CPU for the calling thread and the threads of its OpenMP regions; {} if unknown.
 
     It runs a parallel region of the OpenMP library that torch and its compiled code use.
     """
     current: dict[int, int] = {}
     libraries = ctypes.CDLL(None)
+    if not TASKS.is_dir() or not hasattr(libraries, "GOMP_parallel"):  # not Linux, or another OpenMP
+        return current
 
     def note(_: object) -> None:
         current[threading.get_native_id()] = libraries.sched_getcpu()
