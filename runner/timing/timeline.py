@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any
 
-
-class Interval(Protocol):
-    """Anything with a start and an end."""
-
-    @property
-    def start(self) -> float:
-        """Start time."""
-
-    @property
-    def end(self) -> float:
-        """End time."""
+Interval = Any  # with a start and an end
 
 
 def covered(intervals: Sequence[Interval]) -> float:
