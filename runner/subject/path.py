@@ -19,7 +19,7 @@ from ..timing.call import Call
 from ..timing.correctness import CheckResult, Outputs, repeats
 from ..timing.outputs import tensor_paths, tensors
 from ..timing.peak_memory import peak_bytes
-from .recompiles import Recompiles
+from .recompiles import compilations, recompiles
 
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
 FURTHER_CALLS = {"cpu": 0, "cuda": 2}  # torch.compile with CUDA graphs warms up and records before it replays
@@ -40,7 +40,7 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
 
     """
     columns: dict[str, Scalar] = {}
-    recompiles = Recompiles()
+    compiled = compilations()
     synchronize(device)
     started = time.perf_counter()
     try:
@@ -71,7 +71,7 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
         call.restore()
         call.run()
     synchronize(device)
-    columns |= recompiles.columns(call)
+    columns |= recompiles(call, compiled)
     return replace(call, inputs=inputs.movable if call.reads_inputs else ()), columns
 
 

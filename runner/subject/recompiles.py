@@ -6,7 +6,7 @@ Past the limit of compiled versions of a function, torch runs it eagerly for all
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,39 +17,33 @@ from ..timing.call import Call
 WRAPPER = "torch/_dynamo/eval_frame.py"  # a frame of this file stands above all that torch.compile runs
 
 
-class Recompiles:
-    """Watches the first calls of a function."""
-
-    def __init__(self) -> None:
-        self._before = _compilations()[-1:]
-
-    def columns(self, call: Call) -> Mapping[str, Scalar]:
-        """Return the columns about recompiles since the start; {} if torch.compile has not been used.
-
-        ``call`` is made once more if a function has reached its limit, to see whether it is what runs.
-        """
-        found = _compilations()
-        if not found:
-            return {}
-        columns: dict[str, Scalar] = {}
-        new = found[found.index(self._before[0]) + 1 :] if self._before and self._before[0] in found else found
-        again = [each for each in new if not getattr(each, "fail_type", None) and _is_again(each)]
-        if new:
-            columns["recompiles"] = len(again)
-        if again and (reason := getattr(again[-1], "recompile_reason", None)):  # since torch 2.7
-            columns["recompile_reason"] = str(reason).splitlines()[0]
-        if (names := _at_limit()) and (code := _run_eagerly(call, names)):
-            columns["recompile_limit"] = (
-                f"torch.compile ran it eagerly: {code.co_name} has reached the limit of {len(_versions(code))} "
-                "compiled versions; give torch.compile(dynamic=True), or raise torch._dynamo.config.recompile_limit"
-            )
-        return columns
-
-
-def _compilations() -> list[Any]:
+def compilations() -> list[Any]:
     """Return torch's metrics of the latest compilations; [] if torch.compile is not imported."""
     utils = sys.modules.get("torch._dynamo.utils")
     return list(utils.get_compilation_metrics()) if utils else []
+
+
+def recompiles(call: Call, before: Sequence[Any]) -> Mapping[str, Scalar]:
+    """Return the columns about recompiles since ``compilations`` were ``before``; {} if torch.compile was not used.
+
+    ``call`` is made once more if a function has reached its limit, to see whether it is what runs.
+    """
+    found = compilations()
+    if not found:
+        return {}
+    columns: dict[str, Scalar] = {}
+    new = found[found.index(before[-1]) + 1 :] if before and before[-1] in found else found
+    again = [each for each in new if not getattr(each, "fail_type", None) and _is_again(each)]
+    if new:
+        columns["recompiles"] = len(again)
+    if again and (reason := getattr(again[-1], "recompile_reason", None)):  # since torch 2.7
+        columns["recompile_reason"] = str(reason).splitlines()[0]
+    if (names := _at_limit()) and (code := _run_eagerly(call, names)):
+        columns["recompile_limit"] = (
+            f"torch.compile ran it eagerly: {code.co_name} has reached the limit of {len(_versions(code))} "
+            "compiled versions; give torch.compile(dynamic=True), or raise torch._dynamo.config.recompile_limit"
+        )
+    return columns
 
 
 def _is_again(metrics: Any) -> bool:
