@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from ..findings import select
-from ..findings.past import RunSummary, run_folders, summarize
+from ..findings.past import run_folders, summarize
 from ..records.bad_input import BadInput
 from ..report.table import Table, text_of
 from ._parser import Parser
@@ -36,31 +35,15 @@ def main(argv: Sequence[str]) -> int:
     folders = run_folders(options.output_dir)
     if not folders:
         raise BadInput(f"output_dir={options.output_dir}: there is no run in it; give output_dir=<folder> of runs")
-    summaries = [summarize(folder) for folder in (folders if options.where else folders[-options.limit :])]
-    for run in summaries:
-        if run.problem or run.unreadable:
-            problem = run.problem or f"{run.folder}: {run.unreadable} records of its journal cannot be read"
-            print(f"runner: {problem}", file=sys.stderr)
-    records = [_record(run) for run in summaries if not run.problem]
+    found = [summarize(folder) for folder in (folders if options.where else folders[-options.limit :])]
+    for problem in (problem for _, problem in found if problem):
+        print(f"runner: {problem}", file=sys.stderr)
+    records = [record for record, _ in found if record]
     if options.where:
         records = [records[place] for place in select.where(records, options.where, COLUMNS)]
     shown = records[-options.limit :]
     rows = [[str(record[name]) for name in COLUMNS] for record in shown]
     print(text_of(Table("", COLUMNS, [("", rows)], left=LEFT, rule=False)), end="")
-    readable = len(folders) - sum(bool(run.problem) for run in summaries)
-    if older := (len(records) if options.where else readable) - len(shown):
+    if older := len(folders) - len(found) + len(records) - len(shown):
         print(f"{older} older runs are not shown; --limit 0 shows all")
     return 0
-
-
-def _record(run: RunSummary) -> dict[str, Any]:
-    return {
-        "date": run.folder.parent.name,
-        "time": run.folder.name[:8].replace("-", ":"),
-        "name": run.name,
-        "device": run.device,
-        "commit": run.commit,
-        "cases": run.cases if run.done == run.cases else f"{run.done} of {run.cases}",
-        "failed": run.failed,
-        "folder": str(run.folder),
-    }
