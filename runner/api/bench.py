@@ -22,9 +22,9 @@ from ..findings.lines import Line
 from ..findings.run import Run
 from ..measure.columns import column_of, known_columns
 from ..records.case import Scalar
-from ..records.encoding import encodable
 from ..records.figures import interval, is_number
 from ..records.paired_rounds import PairedRounds as Rounds
+from ..records.plain_text import encodable
 from ..records.row import Row
 from .rows import Rows, scalar
 

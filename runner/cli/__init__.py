@@ -70,8 +70,8 @@ def _main(words: Sequence[str]) -> int:
         return 2
     from ..execute import CannotStart
     from ..records.bad_input import BadInput
-    from ..records.encoding import SIGNS
     from ..records.options import has_option
+    from ..records.plain_text import SIGNS
     from ..records.untrusted import visible
 
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a shell has closed it: >&-

@@ -16,8 +16,8 @@ import yaml
 
 from .. import config
 from ..config import grid
-from ..records.encoding import printable
 from ..records.options import CONF, option_class, option_names, option_summaries
+from ..records.plain_text import printable
 from ..records.schema import rules_of
 from . import FIRST_WORDS
 

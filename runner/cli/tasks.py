@@ -23,8 +23,8 @@ from ..device.import_path import arrange_here
 from ..records.bad_input import BadInput
 from ..records.case import Choice, as_typed
 from ..records.figures import figure
+from ..records.plain_text import shortened
 from ..records.schema import build
-from ..records.text_table import shortened
 from ..report.table import Table, text_of
 from ..subject.operation import OwnOperation, workload_class
 from ..tasks import formats, own_file

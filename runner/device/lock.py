@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..records.bad_input import BadInput
-from ..records.encoding import printable
+from ..records.plain_text import printable
 from ..records.redaction import redact_command
 from .gpus import Gpu
 

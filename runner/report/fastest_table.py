@@ -13,9 +13,9 @@ from ..findings.names import Names
 from ..findings.notes import TIED
 from ..findings.run import Run
 from ..records.case import CaseRecord
-from ..records.encoding import encodable
 from ..records.figures import factor, factors, figure, listed
 from ..records.options import option_defaults
+from ..records.plain_text import encodable
 from .case_table import MARKS
 from .console import FILE_WIDTH
 from .table import Table

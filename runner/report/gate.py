@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..findings.gate import FAIL, JUDGED, GateDecision, Sides, Word, exit_code
-from ..records.encoding import printable
 from ..records.grouping import grouped
+from ..records.plain_text import printable
 from .table import Table, code, escaped, markdown_rows
 
 

@@ -14,9 +14,8 @@ from ..findings.flat import case_fields
 from ..findings.history import History
 from ..findings.validity import verdict
 from ..records.columns import Column
-from ..records.encoding import printable
 from ..records.figures import figure, interval
-from ..records.text_table import text_table
+from ..records.plain_text import printable, text_table
 from .charts import PALETTE, PICK, SCHEMA, Chart, Look, layer, nominal, quantitative, scale
 from .table import Parts, Table, html_of, rich_text
 from .to_html import document

@@ -11,12 +11,11 @@ from ..findings.names import Names
 from ..measure.columns import ComparedQuantity, column_of, compared_quantities
 from ..measure.timeline.tables import short
 from ..records.case import Choice, Scalar
-from ..records.encoding import printable
 from ..records.figures import figure, is_number, unit_of
 from ..records.grouping import grouped
 from ..records.labels import called
+from ..records.plain_text import printable, shortened, text_table
 from ..records.row import Row
-from ..records.text_table import shortened, text_table
 
 TIMES = ("gpu_us", "total_us")  # columns of kernels.csv
 MOST = 8  # tables: a grid may have a thousand problems

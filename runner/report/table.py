@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ..records.encoding import encodable, printable
-from ..records.text_table import aligned, cell_width
+from ..records.plain_text import aligned, cell_width, encodable, printable
 
 if TYPE_CHECKING:
     from rich.text import Text

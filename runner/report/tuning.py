@@ -11,7 +11,7 @@ import yaml
 from ..findings.ratios import bounds, doubt, inverse
 from ..findings.tuning import Contest
 from ..records.case import ARGS, CaseRecord
-from ..records.encoding import printable
+from ..records.plain_text import printable
 
 if TYPE_CHECKING:
     from ..findings.names import Names

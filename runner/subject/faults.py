@@ -10,8 +10,8 @@ import torch
 
 from ..kernels.unsupported import TRITON_NEEDS_GPU, Unsupported
 from ..records.debugging import interpreted
-from ..records.encoding import printable
 from ..records.figures import figure
+from ..records.plain_text import printable
 from ..records.redaction import clip
 from ..records.row import Phase, Status
 

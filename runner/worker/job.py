@@ -18,7 +18,7 @@ from ..measure import CannotMeasure, MeasureContext
 from ..records.case import CaseRecord, Scalar
 from ..records.columns import TIMES
 from ..records.debugging import useless_debug
-from ..records.encoding import printable
+from ..records.plain_text import printable
 from ..records.redaction import clip
 from ..records.row import NOT_RUN, Phase, Row
 from ..subject.faults import Fault, classify, without_gpu

@@ -22,7 +22,7 @@ from runner.findings.change_points import Point, Series, with_change_points
 from runner.findings.history import read_history
 from runner.records.bad_input import BadInput
 from runner.records.case import CaseRecord, Choice
-from runner.records.encoding import encodable
+from runner.records.plain_text import encodable
 from runner.records.plan import Plan
 from runner.records.row import Row
 from runner.records.settings import Settings

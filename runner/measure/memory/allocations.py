@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from ...records.case import Scalar
 from ...records.figures import figure
-from ...records.text_table import text_table
+from ...records.plain_text import text_table
 
 OTHERS = ("torch/", "triton/", "runner/", "<")  # frames outside of the user's code
 NOWHERE = "(no Python: autograd's own thread)"

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...records.case import Scalar
 from ...records.figures import figure
-from ...records.text_table import shortened, text_table
+from ...records.plain_text import shortened, text_table
 from ..timeline.tables import short
 
 TIME = "gpu__time_duration.sum"

@@ -17,7 +17,7 @@ from ...records.case import Scalar
 from ...records.columns import Column
 from ...records.figures import figure, unit_of
 from ...records.grouping import grouped
-from ...records.text_table import shortened, text_table
+from ...records.plain_text import shortened, text_table
 from ...timing.statistics import trimmed_mean
 from ...timing.timeline import covered, gaps, whole
 from .. import CALL, SUMMARY, write_csv

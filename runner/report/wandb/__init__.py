@@ -19,8 +19,7 @@ from urllib.parse import quote
 
 from .. import Hint
 from .client import LOG, NO_KEY, client_environment, may_have_key, run_module, sync
-from .names import NAME_LENGTH, PROJECT_LENGTH, REFUSED, TAG_LENGTH, group_of
-from .state import State, read_state, write_state
+from .state import NAME_LENGTH, PROJECT_LENGTH, REFUSED, TAG_LENGTH, State, group_of, read_state, write_state
 
 PROJECT = "kernel-runner"
 VARIABLES = {  # of W&B's client, for fields that the config leaves empty

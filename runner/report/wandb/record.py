@@ -31,8 +31,7 @@ from .. import to_html
 from ..output import ROWS, TABLE
 from .client import NO_KEY
 from .content import ROOFLINE, Content, Series, artifact_tables, artifacts, case_config, case_figures
-from .names import NAME_LENGTH, TAG_LENGTH, group_of
-from .state import State, read_state, write_state
+from .state import NAME_LENGTH, TAG_LENGTH, State, group_of, read_state, write_state
 
 if TYPE_CHECKING:
     import wandb

@@ -1,4 +1,4 @@
-"""What W&B has of a run: wandb.json in the run's folder."""
+"""What W&B has of a run: its names there, and wandb.json in the run's folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from ...records import untrusted
 from ...records.schema import UNREADABLE
 
 STATE = "wandb.json"
+REFUSED = "/\\#?%:"  # W&B takes none of these in a project's name
+PROJECT_LENGTH, NAME_LENGTH, TAG_LENGTH = 128, 128, 64  # most characters; a name is that of a run, group or job type
+
+
+def group_of(folder: Path, group: str | None) -> str:
+    """Return the group of the runs of single cases: ``group`` if the user gives it, else ``<date>/<time>-<name>``."""
+    return group or "/".join(folder.resolve().parts[-2:])[-NAME_LENGTH:]
 
 
 @dataclass(frozen=True)

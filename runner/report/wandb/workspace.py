@@ -23,9 +23,8 @@ from ..case_table import case_table
 from ..output import write_file
 from ..table import facts_table, markdown_of, markdown_rows
 from .content import PEAK, ROOFLINE, Content
-from .names import PROJECT_LENGTH
 from .record import PAGE, id_of
-from .state import Address
+from .state import PROJECT_LENGTH, Address
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as wr
