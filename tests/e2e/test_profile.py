@@ -128,6 +128,7 @@ def test_parts_of_a_training_step_have_their_kernels_and_autograds_thread_too(ru
     metrics = row["metrics"]
     assert "not_measured" not in metrics, metrics["not_measured"]
     parts = {line["part"].split("/")[-1]: float(line["kernels"]) for line in lines(result.folder, row, "parts")}
+    assert parts.pop("zero_grad") == 0  # the gradients are given up, not filled with zeros
     assert set(parts) == {"call", "step_0", "forward", "layer_0", "layer_1", "loss", "backward", "optimizer_step"}
     assert all(count > 0 for count in parts.values())
     assert parts["step_0"] == parts["forward"] + parts["backward"] + parts["optimizer_step"]
