@@ -101,14 +101,13 @@ def _grid(compose: Composer, by_key: Mapping[str, list[str]], *, multirun: bool)
         pairs = _split(compose, _axes(compose, paired, skip=by_key))
         offered |= study_values | pairs[1] | singles
         parts = [{key: lines} for key, lines in singles.items()] or [{}]
-        for extra, (more, rows), part in itertools.product(
+        for extra, (more, pair), part in itertools.product(
             itertools.product(*study_groups.values()), _zipped(*pairs), parts
         ):
-            chosen, pair = [*choice, *extra, *more], {key: [line] for key, line in rows[0].items()}
+            chosen = [*choice, *extra, *more]
             fields = _applicable(compose(chosen), study_values | pair | part | values)
             used |= fields.keys()
-            block = _block(compose, chosen, fields, {*by_key, *study, *pairs[0]}, multirun=multirun)
-            grid.append(_with_rows(block, rows) if rows[1:] else block)
+            grid.append(_block(compose, chosen, fields, {*by_key, *study, *pairs[0]}, multirun=multirun))
     for key in (key for key in offered if key not in used):
         _check_argument(compose, compose.parse(offered[key][0]), grid)
         compose([*chosen, offered[key][0]])  # Hydra raises: no option of the sweep has this field
@@ -128,25 +127,16 @@ def _check_argument(compose: Composer, override: Override, grid: Sequence[Block]
     raise BadInput(f"{ARGUMENT}{name}: impl={impls} takes no such argument; {known}")
 
 
-def _zipped(groups: Axes, values: Axes) -> list[tuple[list[str], list[dict[str, str]]]]:
-    """Return what ``pairs`` take together: options, and the rows of values that go with them. Raises BadInput."""
+def _zipped(groups: Axes, values: Axes) -> list[tuple[list[str], Axes]]:
+    """Return what ``pairs`` take together: options, and the values that go with them. Raises BadInput."""
     counts = {key: len(lines) for key, lines in (groups | values).items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count} of {key}" for key, count in counts.items())
         raise BadInput(f"pairs: {told}; their values are taken together, so give as many of each")
-    rows = [dict(zip(values, lines, strict=True)) for lines in zip(*values.values(), strict=True)]
-    if not (groups or SHAPE in values):
-        return [([], rows or [{}])]
-    places = range(max(counts.values()))
-    return [([lines[place] for lines in groups.values()], [rows[place] if rows else {}]) for place in places]
-
-
-def _with_rows(block: Block, rows: Sequence[Mapping[str, str]]) -> Block:
-    """Return ``block``, which has the first of ``rows`` among its axes, with all of them."""
-    chosen, shape_lines, axes = block
-    lines = [[line for key, line in row.items() if key in axes] for row in rows]
-    others = {key: values for key, values in axes.items() if key not in rows[0]}
-    return chosen, [[*shape, *row] for shape in shape_lines for row in lines], others
+    return [
+        ([lines[place] for lines in groups.values()], {key: [lines[place]] for key, lines in values.items()})
+        for place in range(max(counts.values(), default=1))
+    ]
 
 
 def _block(
