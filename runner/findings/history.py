@@ -7,15 +7,12 @@ measured, or from how runs of one commit differ.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from ..measure.columns import check_columns, column_of
 from ..records.bad_input import BadInput
@@ -34,7 +31,7 @@ from .matching import match_key, reduced, typed
 from .names import Names
 from .notes import reason_of
 from .past import run_folders
-from .replicas import merge_replicas
+from .replicas import merge_replicas, replicas_by_case
 from .validity import verdict
 
 
@@ -63,21 +60,17 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
     """
     if not (folders := run_folders(output_dir)):
         raise BadInput(f"{output_dir}: there is no run; measure something first, or give output_dir=...")
-    reader = _Reader(_wanted(conditions), column_of(column).interval)
-    gc.disable()  # it would walk thousands of new rows again and again
-    try:
-        for folder in folders:
-            reader.read(folder)
-    finally:
-        gc.enable()
+    typed_names = (condition.partition("=") for condition in conditions)
+    wanted = {group: names.split(",") for group, _, names in typed_names if group in ("workload", "impl")}
+    every, messages = _read(folders, wanted)
     given = " ".join(conditions) or column
-    if not reader.runs:
+    if not every:
         raise BadInput(f"{given}: in none of the {len(folders)} runs under {output_dir}; there is {_there(folders)}")
-    chosen = _fulfilling(reader.runs, conditions) if conditions else reader.runs
+    chosen = _fulfilling(every, conditions) if conditions else every
     _check(column, {name for runs in chosen.values() for _, rows in runs for row in rows for name in row.metrics})
     series = []
     for key, runs in chosen.items():
-        points = [reader.point(folder, rows, column) for folder, rows in runs]
+        points = [_point(folder, rows, column) for folder, rows in runs]
         if any(point.value is not None for point in points):
             newest = points[-1].row
             series.append(Series(_of_series(newest.case, newest.device), key[-1], column, points))
@@ -85,7 +78,7 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
         row = next(rows[-1] for runs in reversed(chosen.values()) for _, rows in runs[-1:])
         reason = "" if row.status == "ok" else f"; the newest is {verdict(row)}: {reason_of(row)}"
         raise BadInput(f"{given}: no run has a figure for {column}{reason}")
-    return History(with_change_points(series), reader.messages())
+    return History(with_change_points(series), messages)
 
 
 _Key = tuple[Any, ...]  # equal for points of one series; the device is the last
@@ -105,16 +98,6 @@ def _fulfilling(series: _Runs, conditions: Sequence[str]) -> _Runs:
         for key, runs in series.items()
     }
     return {key: runs for key, runs in chosen.items() if runs}
-
-
-def _wanted(conditions: Iterable[str]) -> list[list[bytes]]:
-    """Return texts of which each record that fulfils ``conditions`` on workload and implementation has one, of each."""
-    given = (condition.partition("=") for condition in conditions)
-    return [
-        [b'"name":' + orjson.dumps(word) for word in values.split(",")]
-        for name, _, values in given
-        if name in ("workload", "impl")
-    ]
 
 
 def _there(folders: Iterable[Path]) -> str:
@@ -141,83 +124,45 @@ def _check(column: str, measured: set[str]) -> None:
         raise BadInput(f"columns={column}: it compares cases of one run; give a column of a case, such as {TIME}")
 
 
-class _Reader:
-    """Reads those rows of many runs that have a text of each list in ``wanted``; ``interval`` is a column."""
-
-    def __init__(self, wanted: Sequence[Sequence[bytes]], interval: str) -> None:
-        self._interval = interval
-        self.runs: _Runs = {}
-        self._wanted = wanted
-        self._messages: list[str] = []
-        self._unreadable = 0
-        self._cases: dict[bytes, CaseRecord] = {}  # by their JSON: most runs have the same ones
-        self._keys: dict[tuple[str, str], _Key] = {}  # by the key of a case and the device
-        self._cpus: dict[Path, str] = {}  # by the folder of a run
-
-    def messages(self) -> list[str]:
-        """Return what was left out."""
-        damaged = f"records that are damaged or cut off: {self._unreadable}"
-        return [f"left out: {text}" for text in (*self._messages, *([damaged] if self._unreadable else []))]
-
-    def read(self, folder: Path) -> None:
-        """Add the rows of the run in ``folder``."""
+def _read(folders: Iterable[Path], wanted: Mapping[str, Sequence[str]]) -> tuple[_Runs, list[str]]:
+    """Return the runs of each series, of the workloads and implementations ``wanted``, and what was left out."""
+    runs: _Runs = {}
+    messages, unreadable = list[str](), 0
+    for folder in folders:
         try:
-            rows = self._rows(folder)
+            contents = journal.load(folder)
         except BadInput as error:
-            self._messages.append(str(error))
-            return
-        replicas: dict[str, tuple[_Key, list[Row]]] = {}
-        for row in rows:
-            case, device = row.case, self._device(folder, row)
-            if (case.key, device) not in self._keys:
-                self._keys[case.key, device] = (*match_key(_of_series(case, row.device)), device)
-            replicas.setdefault(case.shared_key, (self._keys[case.key, device], []))[1].append(row)
-        for key, members in replicas.values():
-            self.runs.setdefault(key, []).append((folder, members))
+            messages.append(f"left out: {error}")
+            continue
+        unreadable += contents.unreadable
+        ran = [row for row in contents.rows.values() if row.device or row.time_us is not None]
+        rows = [row for row in ran if all(getattr(row.case, group).name in names for group, names in wanted.items())]
+        cpu = _cpu(folder) if any(row.device == "cpu" for row in rows) else ""
+        for members in replicas_by_case(rows).values():
+            case, device, threads = members[0].case, members[0].device, members[0].metrics.get("threads")
+            on_cpu = cpu + (f", {threads} thread{'s' * (threads != 1)}" if threads else "")
+            key = *match_key(_of_series(case, device)), on_cpu if device == "cpu" else device
+            runs.setdefault(key, []).append((folder, members))
+    messages += [f"left out: records that are damaged or cut off: {unreadable}"] if unreadable else []
+    return runs, messages
 
-    def _rows(self, folder: Path) -> list[Row]:
-        """Return the last row of each wanted case. Raises BadInput as ``read_records`` does."""
-        rows: dict[str, Row] = {}
 
-        def read(record: dict[str, Any]) -> None:
-            if record["record"] == "row":
-                row = Row.from_record(record, self._case(record["case"]))
-                rows[row.case.key] = row
+def _cpu(folder: Path) -> str:
+    """Return the name of the CPU that the run in ``folder`` was made with; "cpu" if it is not known."""
+    workers = [facts.get("worker") for facts in reversed(run_folder.earlier_sessions(folder))]
+    names = [worker["cpu"] for worker in workers if isinstance(worker, Mapping) and worker.get("cpu")]
+    return str(names[0] if names else "cpu")
 
-        self._unreadable += journal.read_records(folder, read, self._is_wanted)
-        return [row for row in rows.values() if row.device or row.time_us is not None]
 
-    def _is_wanted(self, line: bytes) -> bool:
-        if line.startswith(b'{"record":"row"'):
-            return all(any(word in line for word in words) for words in self._wanted)
-        return not line.startswith((b'{"record":"start"', b'{"record":"rounds"', b'{"record":"stop'))
-
-    def _case(self, record: object) -> CaseRecord:
-        text = orjson.dumps(record)
-        if text not in self._cases:
-            self._cases[text] = CaseRecord.from_record(record)
-        return self._cases[text]
-
-    def _device(self, folder: Path, row: Row) -> str:
-        """Return the name of the GPU, or of the CPU and its number of threads."""
-        if row.device != "cpu":
-            return row.device
-        if folder not in self._cpus:
-            workers = [facts.get("worker") for facts in reversed(run_folder.earlier_sessions(folder))]
-            names = [worker["cpu"] for worker in workers if isinstance(worker, Mapping) and worker.get("cpu")]
-            self._cpus[folder] = str(names[0] if names else "cpu")
-        threads = row.metrics.get("threads")
-        return self._cpus[folder] + (f", {threads} thread{'s' * (threads != 1)}" if threads else "")
-
-    def point(self, folder: Path, rows: Sequence[Row], column: str) -> Point:
-        """Return the point of the run in ``folder``."""
-        row = merge_replicas(rows)
-        value: Any = row.time_us if column == TIME else row.metrics.get(column)
-        if column in DERIVED and column != TIME:
-            value = derive_lines(rows, None)[0].value(column)
-        number = float(value) if is_number(value) else None
-        percent: Any = row.metrics.get(self._interval)
-        return Point("/".join(folder.parts[-2:]), rows, row, commits([row.metrics for row in rows]), number, percent)
+def _point(folder: Path, rows: Sequence[Row], column: str) -> Point:
+    """Return the point of the run in ``folder``."""
+    row = merge_replicas(rows)
+    value: Any = row.time_us if column == TIME else row.metrics.get(column)
+    if column in DERIVED and column != TIME:
+        value = derive_lines(rows, None)[0].value(column)
+    number = float(value) if is_number(value) else None
+    percent: Any = row.metrics.get(column_of(column).interval)
+    return Point("/".join(folder.parts[-2:]), rows, row, commits([row.metrics for row in rows]), number, percent)
 
 
 def _of_series(case: CaseRecord, device: str) -> CaseRecord:
