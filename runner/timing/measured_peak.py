@@ -7,11 +7,13 @@ products on this GPU, with the same pauses between calls as in any measurement.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -280,57 +282,15 @@ class DatasheetPeaks:
 
 def peaks(gpu_name: str) -> DatasheetPeaks | None:
     """Return the rates of ``gpu_name``, as ``torch.cuda.get_device_name()`` gives it. None if unknown, or for MIG."""
-    sheet = SHEETS.get(gpu_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
-    if sheet is None:
-        return None
-    gbps, *tflops = sheet
-    return DatasheetPeaks(gbps, {name: rate for name, rate in zip(TYPES, tflops, strict=True) if rate})
+    return SHEETS.get(gpu_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
 
 
-# Rates without sparsity. bfloat16 has the rate of float16 where tensor cores have both. 0: no such rate.
+# Rates without sparsity. bfloat16 has the rate of float16 where tensor cores have both. GPUs made for graphics have 2
+# float64 units for 128 of float32 (CUDA C++ Programming Guide, throughput of native arithmetic instructions, compute
+# capability 8.6, 8.9 and 12.0).
 TYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn")
-A100 = (19.5, 19.5, 156.0, 312.0, 312.0, 0.0)
-H100_SXM = (67.0, 67.0, 494.5, 989.5, 989.5, 1979.0)
-GH200 = (4000.0, 67.0, 67.0, 494.0, 990.0, 990.0, 1980.0)
-V100 = (900.0, 7.8, 15.7, 0.0, 125.0, 0.0, 0.0)
-
-# Memory bandwidth, then the rates of TYPES. GPUs made for graphics have 2 float64 units for 128 of float32 (CUDA C++
-# Programming Guide, throughput of native arithmetic instructions, compute capability 8.6, 8.9 and 12.0).
-SHEETS: dict[str, tuple[float, ...]] = {
-    # NVIDIA A100 Tensor Core GPU datasheet.
-    "A100-SXM4-40GB": (1555.0, *A100),
-    "A100-SXM4-80GB": (2039.0, *A100),
-    "A100-PCIE-40GB": (1555.0, *A100),
-    "A100 80GB PCIe": (1935.0, *A100),
-    # NVIDIA H100 and H200 Tensor Core GPU datasheets: half of their rates with sparsity.
-    "H100 80GB HBM3": (3350.0, *H100_SXM),
-    "H100 PCIe": (2000.0, 51.0, 51.0, 378.0, 756.5, 756.5, 1513.0),
-    "H100 NVL": (3900.0, 60.0, 60.0, 417.5, 835.5, 835.5, 1671.0),
-    "H200": (4800.0, *H100_SXM),
-    # NVIDIA GH200 Grace Hopper Superchip datasheet, 96 GB of HBM3.
-    "GH200 480GB": GH200,
-    "GH200 120GB": GH200,
-    # NVIDIA Blackwell Architecture Technical Brief, HGX B200, per GPU.
-    "B200": (7700.0, 37.0, 75.0, 1100.0, 2250.0, 2250.0, 4500.0),
-    # NVIDIA L4, L40 and L40S Tensor Core GPU datasheets: L4 half of its rates with sparsity.
-    "L4": (300.0, 30.3 / 64, 30.3, 60.0, 121.0, 121.0, 0.0),
-    "L40": (864.0, 90.5 / 64, 90.5, 90.5, 181.05, 181.05, 0.0),
-    "L40S": (864.0, 91.6 / 64, 91.6, 183.0, 362.05, 362.05, 0.0),
-    # NVIDIA A10 and A40 Tensor Core GPU datasheets; NVIDIA A10G datasheet (of Amazon Web Services, February 2022).
-    "A10": (600.0, 31.2 / 64, 31.2, 62.5, 125.0, 125.0, 0.0),
-    "A10G": (600.0, 35.0 / 64, 35.0, 35.0, 70.0, 70.0, 0.0),
-    "A40": (696.0, 37.4 / 64, 37.4, 74.8, 149.7, 149.7, 0.0),
-    # NVIDIA Ampere GA102 GPU Architecture whitepaper, V2.
-    "GeForce RTX 3090": (936.0, 35.6 / 64, 35.6, 35.6, 71.0, 71.0, 0.0),
-    "RTX A6000": (768.0, 38.7 / 64, 38.7, 77.4, 154.8, 154.8, 0.0),
-    # NVIDIA Ada GPU Architecture whitepaper, appendix A.
-    "GeForce RTX 4090": (1008.0, 82.6 / 64, 82.6, 82.6, 165.2, 165.2, 0.0),
-    # NVIDIA RTX Blackwell GPU Architecture whitepaper, table 3; NVIDIA RTX PRO Blackwell whitepaper, table 4.
-    "GeForce RTX 5090": (1792.0, 104.8 / 64, 104.8, 104.8, 209.5, 209.5, 0.0),
-    "RTX 6000 Ada Generation": (960.0, 91.1 / 64, 91.1, 182.1, 364.2, 364.2, 0.0),
-    # NVIDIA V100 Tensor Core GPU datasheet, SXM2.
-    "V100-SXM2-16GB": V100,
-    "V100-SXM2-32GB": V100,
-    # NVIDIA T4 Tensor Core GPU datasheet; bandwidth: Tesla T4 product brief; float64: Turing whitepaper.
-    "T4": (320.0, 8.1 / 32, 8.1, 0.0, 65.0, 0.0, 0.0),
-}
+with open(Path(__file__).with_name("datasheets.csv"), encoding="utf-8") as _file:
+    SHEETS = {
+        sheet["gpu"]: DatasheetPeaks(float(sheet["gbps"]), {name: float(sheet[name]) for name in TYPES if sheet[name]})
+        for sheet in csv.DictReader(_file)
+    }
