@@ -83,7 +83,8 @@ class Local(Limits):
         used = [gpu for device in devices for gpu in device]
         blocks, preload = _Blocks(cases), modules_to_preload(cases, on_gpu=bool(used))
         with ExitStack() as stack:
-            locks = acquire_all(used, _print_now) if used else []
+            # Printed at once, since this process waits for a lock: an event would be shown too late.
+            locks = acquire_all(used, lambda text: print(f"runner: {text}", file=sys.stderr, flush=True))
             for lock in locks:
                 stack.callback(lock.release)
             now = {gpu.uuid: gpu for gpu in gpus.visible()} if used else {}
@@ -204,8 +205,3 @@ def modules_to_preload(cases: Sequence[CaseRecord], *, on_gpu: bool) -> list[str
     if compiles:
         modules.add("torch._inductor.compile_fx")
     return sorted(modules)
-
-
-def _print_now(text: str) -> None:
-    """Print while this process waits for a lock, since an event would be shown too late."""
-    print(f"runner: {text}", file=sys.stderr, flush=True)

@@ -57,17 +57,14 @@ def sets_of(path: Path) -> dict[str, list[dict[str, Any]]]:
     if not path.stem.startswith("func_") or not config.is_file():
         return {}
     given = json.loads(config.read_text(encoding="utf-8"))
-    if not isinstance(given, dict) or not all(map(_is_cases, given.values())):
+    listed = [*given.values()] if isinstance(given, dict) else [None]
+    if not all(isinstance(cases, list) and all(isinstance(case, dict) for case in cases) for cases in listed):
         raise ValueError(f"{config.name} is no mapping of lists of mappings, as in robust-kbench")
     sets = {}
     for name in ("single", "multi"):
         parts = [given.get(f"{name}_{part}_configs") or [{}] for part in ("input", "init", "shared")]
         sets[name] = [dict(ChainMap(*case)) for case in itertools.product(*parts)]
     return {name: cases for name, cases in sets.items() if any(cases)}
-
-
-def _is_cases(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(case, dict) for case in value)
 
 
 def one_file(tree: ast.Module, reserved: tuple[str, ...], first: Mapping[str, Any]) -> ast.Module:

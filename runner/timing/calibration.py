@@ -175,13 +175,8 @@ def undisturbed(
 
     While another process creates or destroys its context on this GPU, the kernels of a graph follow each other sooner.
     An offset from such a time is too short and is measured again, as it is if CUPTI has been started since. The drift
-    is 0 without graphs among ``instruments``.
-
-    Args:
-        take: takes the samples.
-        instruments: the instruments that ``take`` uses.
-        cold_l2: whether the instruments flush the L2 cache before each sample.
-
+    is 0 without graphs among ``instruments``, those that ``take`` uses; with ``cold_l2`` they flush the L2 cache before
+    each sample.
     """
     if not any(isinstance(instrument, GraphTimestamps) for instrument in instruments):
         return take(), 0.0

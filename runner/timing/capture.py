@@ -167,7 +167,7 @@ def contents(graph: int) -> GraphContents | None:
     """Return the contents of ``graph``, a CUgraph; None if the driver refuses."""
     try:
         return classify({node: _kinds(node) for node in _nodes(graph)}, _edges(graph))
-    except (OSError, AttributeError, _Refused):
+    except (OSError, AttributeError):  # there is no driver, or it is older, or refuses
         return None
 
 
@@ -236,14 +236,10 @@ def _edges(graph: int) -> list[tuple[int, int]]:
     return [(start or 0, end or 0) for start, end in zip(starts, ends, strict=True)]
 
 
-class _Refused(Exception):
-    """The driver returned an error."""
-
-
 def _ask(function: str, handle: int, *arguments: Any) -> None:
     code = getattr(_driver(), function)(ctypes.c_void_p(handle), *arguments)
     if code:
-        raise _Refused(f"{function}: CUDA error {code}")
+        raise OSError(f"{function}: CUDA error {code}")
 
 
 @cache

@@ -96,9 +96,8 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     if not settings.race:
         columns |= latency_columns(call, settings.max_s)  # late, since it could heat the GPU
         judge_in_a_row(call, instrument.checks)
-    if settings.sustained_s and not isinstance(
-        instrument, HostClock
-    ):  # work on a stream that nobody waits for would pile up
+    # Work on a stream that nobody waits for would pile up.
+    if settings.sustained_s and not isinstance(instrument, HostClock):
         columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, GraphTimestamps))
     if settings.measured_peak and call.work:
         l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from runner.kernels import cuda_build
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.inspect import Inspect, compilations
 from runner.measure.inspect.kernel_table import dominant, kernel_lines
@@ -238,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(1024) spills(const float* x, float*
 )
 def test_an_array_that_is_asked_for_by_an_index_is_no_want_of_registers(tmp_path, name, source, where):
     (tmp_path / "local.cu").write_text(source)
-    (line,) = kernel_lines(Seen([of_cuda(tmp_path / "local.cu", name, "sm_90a", 0)]), {})
+    (line,) = kernel_lines(Seen([of_cuda(tmp_path / "local.cu", name, "sm_90a", 0, cuda_build)]), {})
     slow = {"gpu_us": 900.0, "pct_of_measured_peak": 30.0, "bound": "memory", "n_kernels": 1}
     told = explain(Facts(slow, "float32", main=line))
     assert told.startswith(f"{name} keeps {line.spill_bytes} bytes per thread in {where}; ")

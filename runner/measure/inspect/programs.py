@@ -117,16 +117,13 @@ def of_triton(kernel: Any) -> Program:
     )
 
 
-def of_cuda(source: Path, name: str, arch: str, shared: int, builder: Any = None) -> Program:
+def of_cuda(source: Path, name: str, arch: str, shared: int, builder: Any) -> Program:
     """Return the kernel ``name`` of CUDA C++, as NVRTC compiles it for ``arch``. Raises Unsupported or BuildFailed.
 
-    ``builder`` is the module ``cuda_build`` of a git revision; None: the working tree's.
+    ``builder`` is the module ``cuda_build`` of the working tree or of a git revision.
     """
-    from ...kernels import cuda_build
-
-    nvrtc = (builder or cuda_build).cuda_nvrtc
-    _, cubin, _ = nvrtc.compiled(source, name, arch)
-    return Program(name, "cuda", cubin, {"ptx": nvrtc.ptx(source, name, arch)}, shared)
+    _, cubin, _ = builder.cuda_nvrtc.compiled(source, name, arch)
+    return Program(name, "cuda", cubin, {"ptx": builder.cuda_nvrtc.ptx(source, name, arch)}, shared)
 
 
 def _add_cuda(seen: Seen, kernel: Kernel, shared: int) -> None:
