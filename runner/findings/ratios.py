@@ -128,14 +128,16 @@ def apart(row: Row, widened: float = 1.0) -> float:
 
     ``widened``: factor on what ``verify`` found for this machine.
     It is infinite if the time may be false. If it is contended, not converged or of few samples, or if this machine has
-    no certificate of ``verify``, it may be twice as long as another one, or longer by as much as its threads waited.
+    no certificate of ``verify``, it may be twice as long as another one, or longer by as much as its threads waited:
+    while one of them has no core, all others may wait for it, and those that spin count as running.
     """
     if gravity_of(row) < GRAVITY.index("contended"):
         return math.inf
     percent, waited_pct = row.metrics.get("separate_pct"), float(row.metrics.get("cpu_wait_pct") or 0.0)
     if certain(row) and percent is not None:
         return widened * float(percent) / 100
-    return max(MOST_CONTENDED, -math.log(max(1e-9, 1 - waited_pct / 100)))
+    waited = float(row.metrics.get("threads") or 1) * waited_pct / 100
+    return max(MOST_CONTENDED, -math.log(max(1e-9, 1 - waited)))
 
 
 def separate_ratio(row: Row, base: Row, apart: float = 0.0) -> Ratio | None:

@@ -461,6 +461,17 @@ def test_threads_that_waited_longer_than_they_ran_allow_a_larger_factor():
     assert by_impl(derive_lines([row("torch", 10.0), waited], None))["naive"].vs_baseline == "unclear"
 
 
+@pytest.mark.parametrize(
+    ("threads", "waited_pct", "word"),
+    [(1, 55.0, "slower"), (2, 20.0, "slower"), (2, 55.0, "unclear"), (16, 8.0, "unclear")],
+)
+def test_threads_wait_for_the_one_without_a_core(threads, waited_pct, word):
+    """On two busy cores the same two products took 16 us in one process and 18.6 ms in the next, waiting for 55 %."""
+    figures = {"verdict": "contended", "cpu_wait_pct": waited_pct, "threads": threads}
+    waited, other = row("naive", 18_600.0, **figures), row("torch", 16.0, **figures)
+    assert by_impl(derive_lines([other, waited], "torch"))["naive"].vs_baseline == word
+
+
 def test_what_is_said_of_the_fastest_agrees_with_the_word_beside_it():
     """The comparisons with the baseline and with the fastest are corrected together."""
     generator = random.Random(7)
