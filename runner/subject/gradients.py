@@ -1,7 +1,8 @@
-"""Forward and backward of any function: its outputs, and the gradients of inputs and of parameters of modules."""
+"""Forward and backward of any function: outputs, gradients of inputs and of parameters of modules, and operations."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..kernels.unsupported import Unsupported
 from ..models.layout import Layout, laid_out
+from ..tasks.own_file import Pass
 from ..timing import nested
 
 
@@ -148,3 +150,40 @@ class WithGradients:
         results = gradients()
         self.upstream_bytes = self.upstream_bytes or sum(int(given.nbytes) for given in gradients.upstream)
         return results if self._outputs else results[1:]
+
+
+def flops(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], pass_: Pass) -> int:
+    """Return the operations of products, convolutions and attention in a pass of ``function``, by torch's own counter.
+
+    It runs on meta tensors, so nothing is computed. Return 0, which means unknown, if the pass has none of these or
+    cannot run so.
+    """
+    try:
+        with torch.device("meta"):
+            args, kwargs = nested.mapped(
+                _on_meta, (tuple(args), dict(kwargs)), lambda module: copy.deepcopy(module).to("meta")
+            )
+            return _counted(function, args, kwargs, pass_)
+    except Exception:  # a value that is read, an operation without a meta kernel: any function of the user's may raise
+        return 0
+
+
+def _counted(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], pass_: Pass) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        if pass_ == "fwd":
+            function(*args, **kwargs)
+            return int(counter.get_total_flops())
+        args, kwargs, leaves = with_leaves(args, kwargs)
+        with torch.enable_grad():
+            outputs = differentiable(function(*args, **kwargs))
+        forward = int(counter.get_total_flops())
+        # The counter's hooks on modules do not allow autograd.grad.
+        torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs], inputs=leaves)
+        return int(counter.get_total_flops()) - (forward if pass_ == "bwd" else 0)
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return meta.requires_grad_(tensor.requires_grad)

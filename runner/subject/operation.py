@@ -277,10 +277,10 @@ class OwnOperation:
     def _flops(self) -> int:
         if "flops" in self.file.parts:
             return int(self.module.flops(**options_for(self.module.flops, self._fields())))
-        from . import counted
+        from .gradients import flops
 
         args, kwargs = self.__dict__["arguments"]
-        return counted.flops(self.reference, args, kwargs, self.pass_)
+        return flops(self.reference, args, kwargs, self.pass_)
 
     def _bytes(self) -> int:
         if "bytes" in self.file.parts:

@@ -56,7 +56,6 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
         raise
     columns["first_call_s"] = time.perf_counter() - started
     inputs.note_changes()
-    inputs.forget_unchanged()
     inputs.restore()
     columns["mutates_inputs"] = changed = ranks.current.any(inputs.changed)
     if changed:

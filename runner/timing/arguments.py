@@ -44,12 +44,9 @@ class Inputs:
                 self._before.append((tensor, tensor.detach().clone()))
 
     def note_changes(self) -> None:
-        """Find the tensors that a call has changed."""
+        """Find the tensors that a call has changed, and free the copies of the others."""
         changed = {id(tensor) for tensor, _ in self.changed}
         self.changed += [(now, was) for now, was in self._before if id(now) not in changed and not same_bits(now, was)]
-
-    def forget_unchanged(self) -> None:
-        """Free the copies of tensors that no function has changed."""
         self._before = []
 
     def restore(self) -> None:

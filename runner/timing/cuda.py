@@ -98,7 +98,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
         judge_in_a_row(call, instrument.checks)
     # Work on a stream that nobody waits for would pile up.
     if settings.sustained_s and not isinstance(instrument, HostClock):
-        columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, GraphTimestamps))
+        columns |= sustained(call, settings.sustained_s, in_graph=isinstance(instrument, GraphTimestamps))
     if settings.measured_peak and call.work:
         l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         with suppress(torch.cuda.OutOfMemoryError):  # memory may be too short to measure the peak

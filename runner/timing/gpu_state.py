@@ -6,6 +6,7 @@ The driver averages over a second, so its figures describe a case rather than a 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -60,13 +61,17 @@ LEAD_S = 3.0  # until the driver's power limiter, which averages over a second, 
 CHUNK_S = 0.05  # calls between two synchronizations: the queue stays short, and synchronizing costs little
 
 
-def sustained(call: Call, seconds: float, *, captured: bool) -> dict[str, Scalar]:
+def sustained(call: Call, seconds: float, *, in_graph: bool) -> dict[str, Scalar]:
     """Return the mean time, clock, power and energy of a call over ``seconds`` of load, after ``LEAD_S`` of load.
 
-    ``captured``: replay a CUDA graph, so that launching does not slow the call down. Only a call that was timed in
-    graphs is certain to be in the graph as a whole. The call must wait for all work that it starts.
+    ``in_graph``: replay a CUDA graph, if there is memory for it, so that launching does not slow the call down. Only a
+    call that was timed in graphs is certain to be in the graph as a whole. The call must wait for all work that it
+    starts.
     """
-    run = _captured(call) if captured else partial(_run_whole, call)
+    run: Callable[[], object] = partial(_run_whole, call)
+    if in_graph:
+        with suppress(CaptureError):  # memory is too short
+            run = captured(run, warm_up=run)[0].replay
     (probe_ns,) = ranks.current.slowest(_chunk(run, 3)[:1])
     count = max(1, int(CHUNK_S * 1e9 / (probe_ns / 3)))
     ended = ranks.current.now() + LEAD_S
@@ -96,15 +101,6 @@ def _chunk(run: Callable[[], object], count: int) -> tuple[float, float]:
     timestamps.end(0)
     torch.cuda.synchronize()
     return timestamps.read()[0]
-
-
-def _captured(call: Call) -> Callable[[], object]:
-    """Return the replay of a CUDA graph of ``call``, or the call itself if memory is too short for the graph."""
-    run = partial(_run_whole, call)
-    try:
-        return captured(run, warm_up=run)[0].replay
-    except CaptureError:
-        return run
 
 
 def _run_whole(call: Call) -> None:

@@ -64,7 +64,10 @@ def _is_wrong(suspect: bool, call: Call, outputs: list[Tensor]) -> bool:
 
 
 def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
-    """Overwrite the outputs of a call and call again. Return the outputs, and which are still overwritten."""
+    """Fill the outputs of a call with NaN or other integers, and call again.
+
+    Return the outputs, and which are still overwritten.
+    """
     call.restore()
     inputs = set(map(_storage, call.inputs))
     outputs = tensors(call.run())
@@ -72,7 +75,8 @@ def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
     ours = [(out, was) for out, was in zip(outputs, before, strict=True) if _storage(out) not in inputs]
     try:
         for output, _ in ours:
-            _overwrite(output)
+            with contextlib.suppress(RuntimeError):  # torch does not write to expanded or inference tensors
+                output.fill_(math.nan) if output.is_floating_point() else output.bitwise_not_()
         spoiled = [output.clone() for output in outputs]
         call.restore()
         again = tensors(call.run())
@@ -88,12 +92,6 @@ def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _overwrite(output: Tensor) -> None:
-    """Fill a tensor with NaN, or with other integers."""
-    with contextlib.suppress(RuntimeError):  # torch does not write to expanded or inference tensors
-        output.fill_(math.nan) if output.is_floating_point() else output.bitwise_not_()
 
 
 def _halve_and_reverse(tensor: Tensor) -> None:

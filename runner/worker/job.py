@@ -162,11 +162,9 @@ class Job:
 
     def script_call(self) -> Call:
         """Return the call as a short script makes it, without earlier calls and without a check."""
-        implementation, workload = implementations.build(self.case.impl), self.problem.workload
-        inputs = self.problem.inputs()
+        self.problem.inputs()
         synchronize(self.problem.device)
-        call = workload.call(implementation.load(self.case.workload.name), inputs)
-        return implementation.wrap_call(call, self.problem.device)
+        return implementations.build(self.case.impl).wrap_call(self._plain_call(), self.problem.device)
 
     def _plain_call(self) -> Call:
         """Return the call of the implementation, without its wrapper."""
