@@ -48,6 +48,7 @@ class UsedFiles:
         self._parts: dict[str, set[str]] = {}  # what a workload or an implementation has used
         self._part: set[str] = set()
         self._case: tuple[set[str], ...] = ()
+        self._workload = ""  # the file of the workload
         self._lookups = Lookups()
         finders = [module for name, module in sys.modules.items() if name.startswith("__editable__")]  # of setuptools
         editable = [os.path.dirname(place) for finder in finders for place in getattr(finder, "MAPPING", {}).values()]
@@ -63,6 +64,7 @@ class UsedFiles:
     def start(self, case: CaseRecord) -> None:
         """Prepare for ``case``. It uses nothing before its first phase."""
         workload = str(case.workload.fields.get("path") or case.workload.name)
+        self._workload = os.path.abspath(workload)
         names = workload, f"{workload} {case.impl.text}"
         if names[1] not in self._parts:
             files = map(os.path.abspath, case.user_files)
@@ -133,6 +135,8 @@ class UsedFiles:
         brought = set()
         data = [path for path in used if not path.endswith(".py")]  # a module may keep what a call of it has read
         for name, file in self._modules.items():
+            if file == self._workload and self._part is not self._case[0]:
+                continue  # whoever builds the implementation asks it for names; what it uses is in the workload's part
             if name in imported or (name.rpartition(".")[0] in imported and not _is_kernel(file)):
                 brought |= self._loaded_with.get(file, set()) | {file}
                 self._loaded_with.setdefault(file, set()).update(data)

@@ -47,6 +47,11 @@ def inputs(rows=8): return (scale() * torch.randn(rows, 16),)
 def reference(x): return 2 * x
 def other(x): return x + x
 """
+HELPED = """import torch, helper, nested.part
+def inputs(rows=8): return (torch.randn(rows, 16),)
+def reference(x): return nested.part.N * x
+def mine(x): return helper.twice(x)
+"""
 LEVELS = (1, 2)  # what the kernel uses itself, and what a module uses that it imports
 
 Content = str | bytes | Path | None  # of a file, the target of a link, or no file
@@ -359,3 +364,24 @@ def test_a_neighbour_that_reads_another_kernel_adds_no_file_to_its_rows(run, tmp
     assert result.code == 0, result.err
     uses = [(row["case"]["impl"]["name"], "mine.py" in row["fingerprint"]) for row in result.rows()]
     assert uses == [("naive", False), ("file", True)] * 3
+
+
+def test_what_the_workload_imports_is_no_file_of_the_implementation(run, tmp_path):
+    """The workload is that of the working tree, and so is what it imports; a revision's functions have their own."""
+    put(tmp_path / "twice.py", HELPED)
+    put(tmp_path / "kern.py", "import helper\ndef mine(x): return helper.twice(x)\n")
+    put(tmp_path / "helper.py", "def twice(x): return x + x\n")
+    put(tmp_path / "nested/__init__.py", "")
+    put(tmp_path / "nested/part.py", "import json\nN = json.load(open(__file__.replace('part.py', 'n.json')))\n")
+    put(tmp_path / "nested/n.json", "2")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=tmp_path, check=True)
+    put(tmp_path / "helper.py", "def twice(x): return 3 * x\n")
+    put(tmp_path / "nested/n.json", " 2")
+    for impl in (["impl=mine"], ["impl=file", "impl.path=kern.py:mine"]):
+        result = run("workload=twice.py", *impl, "impl.rev=HEAD,worktree", *GRID[4:], "-m")
+        before, after = result.rows()
+        assert (before["status"], after["status"]) == ("ok", "wrong"), result.out
+        assert "worktree_files" not in before["metrics"]
+        assert before["metrics"]["verdict"] != "fallback"
+        assert {"helper.py", "nested/n.json"} <= before["fingerprint"].keys()
