@@ -41,11 +41,13 @@ class Nearest(WithLayout):
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
         """Return a [n, d] and b [m, d].
 
-        Every centre has a twin about ``APART`` from it in each coordinate. Which one of both is nearer takes float32:
-        a product in TF32 is mistaken for many points.
+        A quarter of the centres have a twin about ``APART`` from them in each coordinate. Which one of both is nearer
+        takes float32: a product in TF32 is mistaken for many points. Where TF32 is allowed, the others tell a centre
+        that is not the nearest. The last point needs the last centre.
         """
-        a, b, half = draw(self.n, self.d), draw(self.m, self.d), self.m // 2
-        b[self.m - half :] = b[:half] + draw(half, self.d, scale=APART)
+        a, b, twins = draw(self.n, self.d), draw(self.m, self.d), self.m // 4
+        b[twins : 2 * twins] = b[:twins] + draw(twins, self.d, scale=APART)
+        a[-1:] = b[-1:] + draw(1, self.d, scale=APART)
         return a, b
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -53,6 +55,23 @@ def test_tf32_is_right_only_if_allowed(make):
         cut = [(x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (a, b)]
         y = (b.square().sum(-1) - 2 * (cut[0] @ cut[1].mT)).argmin(-1)
         assert workload.expected_outputs((a, b)).check((y,)).correct is allowed
+
+
+@pytest.mark.parametrize("kind", [("float32", False), ("float32", True), ("float16", False), ("bfloat16", False)])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_centre_that_is_never_looked_at_is_missed(drawn, kind, seed):
+    """The last one too, where a tile of one centre may be left out; and with TF32, which cannot tell twins."""
+    chance, (dtype, tf32) = random.Random(seed), kind
+    sizes = {"n": chance.choice([20, 257]), "m": chance.choice([2, 17, 65, 200]), "d": chance.choice([3, 31, 64])}
+    judge, exact, _, _ = drawn(dtype, tf32=tf32, **sizes)
+    most = exact.shape[1]
+    assert judge.check((exact.argmin(-1),)).correct
+    assert not judge.check((exact.topk(2, largest=False).indices[:, 1],)).correct
+    assert not judge.check((torch.zeros(len(exact), dtype=torch.int64),)).correct
+    half = -(-most // 2)
+    for seen in (most - 1, half):
+        assert not judge.check((exact[:, :seen].argmin(-1),)).correct
+    assert not judge.check((most - half + exact[:, -half:].argmin(-1),)).correct
 
 
 def test_distances_rounded_to_bfloat16_are_wrong(drawn):
