@@ -167,6 +167,7 @@ def train(
     loss_of: Loss = Tensor.mean,
     on_loss: OnLoss | None = None,
     load: Callable[[int], object] | None = None,
+    with_results: bool = False,
 ) -> Call:
     """Return a call of ``steps`` times forward, ``loss_of(y).backward()`` and an update of the parameters in place.
 
@@ -174,8 +175,8 @@ def train(
 
     The update is p -= lr * gradient (SGD), or a step of ``adamw``, a function as that workload takes, after ``before``
     others. Its moments, at least as wide as float32, are 0 and ``second`` when the call begins. The outputs are the
-    parameters themselves, not copies: the next ``run`` changes them, and ``reset`` restores them. ``on_loss`` is called
-    with each loss.
+    parameters themselves, not copies: the next ``run`` changes them, and ``reset`` restores them. ``with_results``
+    also y and the gradients of the last step. ``on_loss`` is called with each loss.
     """
     let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
@@ -192,23 +193,26 @@ def train(
         else:
             adamw(*params, *_gradients(params), *moments, step=before + index + 1, lr=lr)
 
-    def step(index: int) -> None:
+    def step(index: int) -> list[Tensor]:
         with span(f"step_{index}"):
             if load:
                 load(index)
-            _, loss = _step(forward, loss_of)
+            y, loss = _step(forward, loss_of)
             with span("optimizer_step"), torch.no_grad():
                 update(index)
             if on_loss:
                 on_loss(loss)
+            kept = [y, *_gradients(params)] if with_results else []
             with span("zero_grad"):
                 between()
+            return kept
 
     def run() -> Outputs:
         clear()
+        kept: list[Tensor] = []
         for index in range(steps):
-            step(index)
-        return tuple(param.detach() for param in params)
+            kept = step(index)
+        return (*(param.detach() for param in params), *kept)
 
     def reset() -> None:
         clear()

@@ -21,7 +21,7 @@ from .workload import ITEMSIZE, Draw, DType, Size, options_for
 if TYPE_CHECKING:
     from torch import Tensor
 
-THETA = {"llama": 500000.0}  # base of the rotary angles
+THETA = 500000.0  # base of the rotary angles, as in Llama 3
 SCORES = 2**25  # of the attention that the reference computes at once
 BEFORE = 1000  # steps before the one that is computed: no bias correction makes an update of a sign
 
@@ -52,6 +52,11 @@ class TransformerBlock(Automatic):
             raise ValueError(f"d={self.d}: the rotary embedding turns pairs of numbers; give an even d")
         if self.autocast != "none" and self.dtype != "float32":
             raise ValueError(f"autocast: with dtype={self.dtype} nothing is left to cast; give dtype=float32")
+        if (self.pass_, self.optimizer, self.dtype) == ("train_step", "adamw_fused", "bfloat16"):
+            raise ValueError(
+                "optimizer: adamw_fused takes moments of the parameters' dtype, and these are float32; give "
+                "optimizer=adamw or adamw_triton, or dtype=float32 with autocast=bfloat16"
+            )
 
     @property
     def computed(self) -> DType:
@@ -80,18 +85,20 @@ class TransformerBlock(Automatic):
         """Return x and, for a pass with a loss, the target; for llama the rotary angles; then the parameters.
 
         Weights have the standard deviation 1 / (features in)^(1/2), which keeps the size of activations; those of norms
-        are near 1.
+        are near 1. The first token of x is so small that its squares are about eps: without eps, the first norm would
+        be 1.4 times as large there.
         """
         import torch
 
         x = [draw(self.batch, self.length, self.dim) for _ in range(1 if self.pass_ == "fwd" else 2)]
         params = [draw(*shape, scale=1 / sqrt(shape[-1]) if shape[1:] else 0.1) for shape in self.shapes()]
-        for param in params[:1] + params[len(params) // 2 :][:1]:
-            param += 1
+        x[0][0, 0] *= sqrt(self.eps)
+        for weight_of_norm in (params[0], params[len(params) // 2]):  # the shapes of both halves begin with a norm
+            weight_of_norm += 1
         if self.style == "gpt2":
             return (*x, *params)
         position = torch.arange(self.length, dtype=torch.float64)[:, None]
-        angle = position * THETA["llama"] ** (-torch.arange(0, self.d, 2, dtype=torch.float64) / self.d)
+        angle = position * THETA ** (-torch.arange(0, self.d, 2, dtype=torch.float64) / self.d)
         return (*x, torch.stack([angle.cos(), angle.sin()]).to(x[0].device, torch.float32), *params)
 
     def options(self) -> Mapping[str, object]:
@@ -140,6 +147,7 @@ class TransformerBlock(Automatic):
             before=BEFORE,
             second=self._second(),
             loss_of=loss_of,
+            with_results=True,
         )
 
     def _adamw(self) -> Callable[..., object] | None:
@@ -158,7 +166,11 @@ class TransformerBlock(Automatic):
         return 1 / (self.batch * self.length * self.dim**2)
 
     def outputs_of(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return y for fwd; y and the gradients of x and the parameters for fwd_bwd; new parameters for train_step."""
+        """Return y for fwd; y and the gradients of x and the parameters for fwd_bwd.
+
+        For train_step return the new parameters, y, and the gradients of the parameters: in bfloat16, an update is
+        little more than the last digit of its parameter, and would not tell a forward that is 1 % off.
+        """
         import torch
         import torch.nn.functional as F
 
@@ -171,10 +183,13 @@ class TransformerBlock(Automatic):
             gradients = torch.autograd.grad(F.mse_loss(y, target[0]), leaves)
         if self.pass_ == "fwd_bwd":
             return (y.detach(), *gradients)
-        return tuple(map(self._updated, params, gradients[1:]))
+        return (*map(self._updated, params, gradients[1:]), y.detach(), *gradients[1:])
 
     def _updated(self, param: Tensor, gradient: Tensor) -> Tensor:
-        """Return a parameter after the update. The decays are tensors, so that they may be rounded as others are."""
+        """Return a parameter after the update.
+
+        The decays are results of a product with 1, so that they may be rounded as other results are.
+        """
         import torch
 
         if self.optimizer == "sgd":
@@ -241,13 +256,15 @@ class TransformerBlock(Automatic):
     def bytes_min(self) -> int:
         """Input x and parameters, read, and y (fwd), y and gradients (fwd_bwd) or parameters (train_step), written.
 
-        With a loss the target is read too, and both moments of AdamW are read and written.
+        Llama's rotary angles are read. With a loss the target is read too, and both moments of AdamW are read and
+        written.
         """
         rows = self.batch * self.length * self.dim
         params = sum(shape[0] * (shape[1:] or (1,))[0] for shape in self.shapes())
         moved = (4 if self.pass_ == "fwd_bwd" else 2) * rows + (1 if self.pass_ == "fwd" else 2) * params
         moments = 4 * params if self.pass_ == "train_step" and self.optimizer != "sgd" else 0
-        return moved * ITEMSIZE[self.dtype] + moments * max(4, ITEMSIZE[self.dtype])
+        angles = self.length * self.d if self.style == "llama" else 0
+        return moved * ITEMSIZE[self.dtype] + (angles + moments) * 4
 
     def work(self) -> Work:
         """Return ``flops`` and ``bytes_min``, with the dtype of the products."""

@@ -25,7 +25,7 @@ def case(make, expected_of):
     """The workload, its inputs, and whether a function is right."""
 
     def find(style, dtype="float32", **fields):
-        workload, inputs = make("transformer_block", dtype=dtype, style=style, **SIZES, **fields)
+        workload, inputs = make("transformer_block", dtype=dtype, style=style, **(SIZES | fields))
         expected = expected_of(workload, inputs)
 
         def is_right(function):
@@ -86,6 +86,32 @@ def test_an_update_that_is_missing_or_of_another_loss_is_wrong(case, expected_of
     assert not expected.check_tensors(workload.call(transformer_block, (x, -target, *params)).run()).correct
 
 
+@pytest.mark.parametrize("style", ["llama", "gpt2"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_step_in_bfloat16_tells_mistakes_that_move_no_parameter(case, style, optimizer):
+    sizes = {"batch": 6, "dim": 64, "d": 16, "hidden": 96}
+    _, _, is_right = case(style, "bfloat16", pass_="train_step", optimizer=optimizer, **sizes)
+
+    def blind(q, k, v, causal):  # the last query does not see the first key
+        return torch.cat([attention(q, k, v, causal=causal)[..., :-1, :], last(q, k, v)], -2)
+
+    def last(q, k, v):
+        return attention(q[..., -1:, :], k[..., 1:, :], v[..., 1:, :], causal=False)
+
+    right = {"attention": attention, "gelu": gelu, "layernorm": layernorm, "rmsnorm": rmsnorm}
+    assert is_right(transformer_block)
+    assert not is_right(lambda *tensors, **options: 1.01 * transformer_block(*tensors, **options))
+    assert not is_right(_block.composed(**(right | {"attention": blind})))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_norm_without_eps_is_wrong(case, dtype):
+    for style in ("llama", "gpt2"):
+        _, _, is_right = case(style, dtype, pass_="fwd")
+        assert is_right(transformer_block)
+        assert not is_right(lambda *tensors, eps, **options: transformer_block(*tensors, eps=0.0, **options))
+
+
 def test_decays_in_float32_are_right_and_others_are_not(case, monkeypatch):
     """As in torch's fused kernel on a GPU: 1 - 0.999 then has an error of 1e-5."""
     _, _, is_right = case("gpt2", pass_="train_step", lr=0.01)
@@ -129,7 +155,7 @@ def test_flops_and_bytes(make):
         ("train_step", 3 * 2 * 2 * linear + 7 * 2 * 2 * pairs, 2 * 6 + 6 * (linear + 6)),
     ):
         workload, inputs = make("transformer_block", dtype="float32", style="llama", pass_=pass_, **sizes)
-        assert (workload.flops(), workload.bytes_min()) == (flops, 4 * numbers)
+        assert (workload.flops(), workload.bytes_min()) == (flops, 4 * (numbers + 2 * 2))
         assert sum(tensor.numel() for tensor in inputs[-6:]) == linear + 6
 
 
@@ -139,6 +165,10 @@ def test_flops_and_bytes(make):
         ({"kv_heads": 3}, "heads=8 is not a multiple of kv_heads=3"),
         ({"d": 7}, "d=7: the rotary embedding turns pairs of numbers; give an even d"),
         ({"autocast": "bfloat16", "dtype": "bfloat16"}, "nothing is left to cast; give dtype=float32"),
+        (
+            {"pass": "train_step", "optimizer": "adamw_fused", "dtype": "bfloat16"},
+            "give optimizer=adamw or adamw_triton",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(make, fields, said):
