@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 SECRET = re.compile(  # in the name of a variable or a field
@@ -71,19 +70,13 @@ def redact_values(value: Any) -> Any:
 
 def redact_command(words: Sequence[str]) -> str:
     """Return a command line to paste into a shell, redacted as ``redact`` does, and without fields that are secret."""
-    return redact_commands([words])[0]
-
-
-def redact_commands(commands: Sequence[Sequence[str]]) -> list[str]:
-    """Return several such command lines, redacted at once: there may be ten thousand."""
 
     def hidden(assigned: re.Match[str]) -> str:
         return f"{assigned[1]}={REDACTED if is_secret(*assigned.groups()) else assigned[2]}"
 
-    given = (word.replace(BREAK, " ") for words in commands for word in words)
+    given = (word.replace(BREAK, " ") for word in words)
     plain = (ASSIGNED.sub(hidden, word) if SECRET.search(word) else word for word in given)
-    words = iter(redact(BREAK.join(plain)).split(BREAK))
-    return [shlex.join(islice(words, len(command))) for command in commands]
+    return shlex.join(redact(BREAK.join(plain)).split(BREAK))
 
 
 def clip(text: str, head: int = 4000, tail: int = 16_000) -> str:

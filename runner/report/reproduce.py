@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..config.words import in_hydra
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Choice
 from ..records.options import option_defaults
-from ..records.redaction import redact_commands
+from ..records.redaction import redact_command
 from ..tasks import own_file
 
 OF_PROGRAM = "bench(...) in a program: its command is below, in the environment"
@@ -24,12 +24,7 @@ def command(case: CaseRecord) -> str:
 
     A replica is a repetition of a case, so its number is left out. What ``runner.bench`` has measured has no command.
     """
-    return commands([case])[0]
-
-
-def commands(cases: Iterable[CaseRecord]) -> list[str]:
-    """Return the commands of ``cases``: see ``command``."""
-    return [text or OF_PROGRAM for text in redact_commands([[] if case.of_program else _words(case) for case in cases])]
+    return OF_PROGRAM if case.of_program else redact_command(_words(case))
 
 
 def _words(case: CaseRecord) -> list[str]:

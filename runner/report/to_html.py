@@ -34,11 +34,12 @@ from ..findings.run import Run, joint, run_names
 from ..measure import SUMMARY
 from ..records.figures import factors, finite, listed
 from ..records.grouping import grouped
-from . import charts, reproduce
+from . import charts
 from .case_table import table_of, words
 from .images import convert
 from .output import save
 from .reference_table import reference_tables
+from .reproduce import command
 from .table import facts_table, html_of
 
 TEXT_BYTES, IMAGE_BYTES = 250_000, 400_000  # of profiles in a page; the others are named
@@ -151,10 +152,8 @@ def _table(
     heads = [text for head, column in titled for text in ([head, INTERVAL] if column == RATIO else [head])]
     heads[1:1] = ["verdict", *["run"] * (len(runs) > 1), "problem"]  # at once beside the time, for a narrow window
     rows = [
-        (label, line, first.strip(), verdict, list(figures(line, texts)), _reason(line), command)
-        for (label, line), (first, *texts, verdict), command in zip(
-            ordered, table.rows, reproduce.commands(line.case for line in lines), strict=True
-        )
+        (label, line, first.strip(), verdict, list(figures(line, texts)), _reason(line), command(line.case))
+        for (label, line), (first, *texts, verdict) in zip(ordered, table.rows, strict=True)
     ]
     filters = {
         "problem": ("workload", [line.case.workload.name for line in lines]),  # a problem begins with it
