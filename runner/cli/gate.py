@@ -23,22 +23,29 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from .. import config, implementations
+from ..device.processes import ROOT
+from ..findings import gate
+from ..findings.gate import BeforeAfter, GateDecision, Sides, before_after, decide, exit_code, of_runs
+from ..findings.names import Names
+from ..findings.past import newest_rows, read_runs
+from ..findings.run_comparison import compare_runs
+from ..implementations import revisions
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Choice
 from ..records.figures import parse_share
 from ..records.plan import Plan
+from ..records.redaction import redact_command
+from ..records.row import Row
+from ..report.gate import comment, terminal_lines
+from ..report.output import write_file
+from ..store.fingerprint import Fingerprints, difference, functions_of, paths
 from ..tasks import own_file
 from ._parser import Parser
+from .run import FIRST_SIGNAL, as_sweep, carry_out, device_names, early_zygote
 
-if TYPE_CHECKING:
-    from ..findings.gate import BeforeAfter, GateDecision, Sides
-    from ..findings.names import Names
-    from ..records.row import Row
-
-    Couple = tuple[CaseRecord, CaseRecord]  # before the change, and after it
-
+Couple = tuple[CaseRecord, CaseRecord]  # before the change, and after it
 REPLICAS = 2  # processes that measure a pair again: with the first one enough for a spread between processes
 UNDECIDED = "**UNCLEAR**: the gate ended before it had decided; its output says why\n"
 UNCHANGED = "all files that they use are the same in both; --all measures them too"
@@ -57,7 +64,6 @@ def main(argv: Sequence[str]) -> int:
     decisions = _measured(options, command)
     if isinstance(decisions, int):
         return decisions
-    from ..findings.gate import Sides
 
     return _conclude(options, decisions, Sides(options.against, "the working tree"), command)
 
@@ -101,11 +107,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _of_runs(options: argparse.Namespace) -> tuple[list[GateDecision], Sides]:
     """Return the decision on two runs. Raises BadInput."""
-    from ..findings import gate
-    from ..findings.gate import decide, of_runs
-    from ..findings.past import read_runs
-    from ..findings.run_comparison import compare_runs
-
     output_dir = Parser("gate --baseline", __doc__, ("output_dir",)).parse(options.overrides).output_dir
     runs = read_runs(options.baseline, output_dir)
     sides = gate.Sides(str(runs[0].folder), str(runs[1].folder))
@@ -117,11 +118,6 @@ def _conclude(
     options: argparse.Namespace, decisions: Sequence[GateDecision], sides: Sides, command: Sequence[str]
 ) -> int:
     """Print the decision, write the summary, and return the exit code. Raises BadInput if that cannot be written."""
-    from ..findings.gate import exit_code
-    from ..records.redaction import redact_command
-    from ..report.gate import comment, terminal_lines
-    from ..report.output import write_file
-
     print("\n".join(terminal_lines(decisions, sides, options.max_slowdown)))
     if options.summary:
         text = comment(decisions, sides, options.max_slowdown, redact_command(["python", "-m", "runner", *command]))
@@ -134,12 +130,6 @@ def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateD
 
     ``command`` is recorded as the command line. Raises BadInput.
     """
-    from .. import config
-    from ..findings import gate
-    from ..findings.gate import before_after, decide
-    from ..findings.names import Names
-    from .run import FIRST_SIGNAL, as_sweep, carry_out, early_zygote
-
     if any(word.lstrip("+").startswith("resume") for word in options.overrides):
         raise BadInput("resume: a gate measures both revisions in the same minutes; leave resume out")
     words = as_sweep(options.overrides)
@@ -192,11 +182,6 @@ def _couples(plan: Plan, against: str, names: Names, *, everything: bool) -> tup
     A pair is skipped if a row of an earlier run lists all files that the case uses, and all are the same in both. Print
     why others are measured without a known change. Raises BadInput if there is no such revision.
     """
-    from ..findings.gate import BeforeAfter
-    from ..findings.past import newest_rows
-    from ..store.fingerprint import Fingerprints, difference
-    from .run import device_names
-
     before = {case.impl.text: _revised(case.impl, against) for case in plan.cases}
     if not any(before.values()):
         without = ", ".join(dict.fromkeys(case.impl.name for case in plan.cases))
@@ -224,8 +209,6 @@ def _revised(impl: Choice, against: str) -> Choice | None:
 
     Raises BadInput if there is no such revision.
     """
-    from .. import implementations
-
     if implementations.build(impl).revised() is None:
         return None
     try:
@@ -241,11 +224,6 @@ def _has_changed(row: Row, before: Choice) -> bool:
     The runner's own and those of its workloads do not count: both revisions use the working tree's. Of the file of an
     own workload, the functions that the implementation runs count.
     """
-    from .. import implementations
-    from ..device.processes import ROOT
-    from ..implementations import revisions
-    from ..store.fingerprint import functions_of, paths
-
     place = implementations.build(row.case.impl).revised()
     assert place is not None
     snapshot = revisions.snapshot(str(before.fields["rev"]), place)
@@ -269,8 +247,6 @@ def _own_file(case: CaseRecord) -> Path | None:
 
 def _note_shared(plan: Plan, against: str) -> None:
     """Print a line for each workload file whose inputs, reference or limits differ in the revision ``against``."""
-    from ..implementations import revisions
-
     for path in dict.fromkeys(filter(None, map(_own_file, plan.cases))):
         with suppress(BadInput):  # the file is in another repository than the functions, or in none
             rev = revisions.resolve(against, path)

@@ -10,19 +10,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 
 from .. import config
 from ..config import grid
+from ..config.compose import Composer
 from ..records.options import CONF, option_class, option_names, option_summaries
 from ..records.plain_text import printable
 from ..records.schema import rules_of
 from . import FIRST_WORDS
-
-if TYPE_CHECKING:
-    from ..config.compose import Composer
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
 ADDED = ("experiment", "shapes")  # groups of which no option is chosen unless it is added: +experiment=demo

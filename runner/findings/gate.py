@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..records.case import CaseRecord
 from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
 from ..timing.statistics import BATCHES, Ratio, standing
 from ..timing.verdict import UNTRUE
+from .names import Names
 from .ratios import bounds, by_key, doubt, ratio_in_rounds
 from .replicas import merge_replicas, replicas_by_case
 from .run_comparison import RunComparison
-
-if TYPE_CHECKING:
-    from .names import Names
-
 
 Word = Literal["slower", "wrong", "failing", "unclear", "ok", "new", "removed", "not judged", "skipped"]
 ALARMS: tuple[Word, ...] = ("wrong", "failing", "slower")

@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.text import Text
 
 from ..findings.differences import differences
 from ..findings.flat import case_fields
@@ -17,9 +19,6 @@ from ..records.figures import figure, interval
 from ..records.grouping import grouped
 from ..records.row import Row
 from .table import Mark, Table, draw, rich_text
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 WORDS = ("faster", "slower", "same", "unclear")
 NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of the runs

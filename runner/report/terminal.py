@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from ..findings.kept_files import kept_files, read_kept
 from ..findings.lines import Line
@@ -16,9 +17,6 @@ from ..records.figures import figure
 from ..records.row import Row
 from ..records.untrusted import visible
 from .case_table import styled_table
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
 SUMMARY_BYTES = 2**16  # of each

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import yaml
 
+from ..findings.names import Names
 from ..findings.ratios import bounds, doubt, inverse
 from ..findings.tuning import Contest
 from ..records.case import ARGS, CaseRecord
 from ..records.plain_text import printable
-
-if TYPE_CHECKING:
-    from ..findings.names import Names
 
 
 def describe(contest: Contest, names: Names) -> list[str]:
