@@ -15,11 +15,13 @@ from typing import Any
 
 from ..kernels.unsupported import Unsupported
 from ..records.case import Scalar
+from ..records.grouping import reachable
 from ..tasks import formats, own_file
 from ..tasks.syntax import decorators, names_in, parameters
 
 LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # of each triton.Config, besides its meta-parameters
 
+SCOPES = (ast.FunctionDef, ast.ClassDef, ast.Lambda)
 DYNAMIC = {"exec", "eval", "globals", "locals", "vars", "setattr"}  # functions that may bind any name
 
 
@@ -82,14 +84,10 @@ def global_names(node: ast.AST) -> tuple[set[str], set[str]]:
 
 
 def functions(file: Path) -> Iterator[ast.FunctionDef]:
-    """Yield the functions at the top level of ``file``, including functions under ``if`` or ``try``."""
-    waiting: list[ast.AST] = [_parsed(file)]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef):
-            yield node
-        elif not isinstance(node, ast.ClassDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
+    """Return the functions at the top level of ``file``, including functions under ``if`` or ``try``."""
+    tree: ast.AST = _parsed(file)
+    nodes = reachable([tree], lambda node: () if isinstance(node, SCOPES) else ast.iter_child_nodes(node))
+    return (node for node in nodes if isinstance(node, ast.FunctionDef))
 
 
 def _parsed(file: Path) -> ast.Module:

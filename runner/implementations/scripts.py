@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..records.grouping import reachable
 from ..records.replaced import replaced
 from ..timing import clock as time
 from .arguments import global_names
@@ -141,11 +142,7 @@ def complete_before(line: int, tree: ast.Module, functions: Sequence[str]) -> bo
     """Return whether ``functions``, and all that they name, were defined before ``line`` and not again after it."""
     before = [global_names(node) for node in tree.body if (node.end_lineno or 0) < line]
     after, _ = global_names(ast.Module(tree.body[len(before) :], []))
-    reached, waiting = set[str](), [*functions]
-    while waiting:
-        if (name := waiting.pop()) not in reached:
-            reached.add(name)
-            waiting += [used for bound, read in before if name in bound for used in read]
+    reached = reachable(functions, lambda name: [used for bound, read in before if name in bound for used in read])
     defined = {name for bound, _ in before for name in bound}
     return bool(functions) and defined.issuperset(functions) and reached.isdisjoint(after)
 

@@ -1,8 +1,8 @@
-"""Group items by a key."""
+"""Group items by a key, and collect those that follow from others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, KeysView
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -15,3 +15,14 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def reachable(starts: Iterable[Key], following: Callable[[Key], Iterable[Key]]) -> KeysView[Key]:
+    """Return ``starts`` and all that follows from them, each once, in the order in which they are reached."""
+    reached: dict[Key, None] = {}
+    waiting = [*starts]
+    while waiting:
+        if (item := waiting.pop()) not in reached:
+            reached[item] = None
+            waiting += following(item)
+    return reached.keys()

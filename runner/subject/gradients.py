@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..kernels.unsupported import Unsupported
 from ..models.layout import Layout, laid_out
+from ..records.grouping import reachable
 from ..tasks.own_file import Pass
 from ..timing import nested
 
@@ -104,16 +105,9 @@ class Gradients:
 
 def _leaves_of(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Return the leaves of the autograd graph of ``outputs``."""
-    leaves, visited, waiting = [], set(), [output.grad_fn for output in outputs]
-    while waiting:
-        node: Any = waiting.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        waiting += [following for following, _ in node.next_functions]
-    return leaves
+    starts: list[Any] = [output.grad_fn for output in outputs if output.grad_fn]
+    nodes = reachable(starts, lambda node: [following for following, _ in node.next_functions if following])
+    return [node.variable for node in nodes if hasattr(node, "variable")]
 
 
 class GradientsAlone:

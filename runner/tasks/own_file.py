@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..records.bad_input import BadInput
+from ..records.grouping import reachable
 from ..records.schema import RANKED
 from . import formats
 from .formats import FILLED, RESERVED
@@ -228,12 +229,8 @@ def used_code(tree: ast.Module, entries: Sequence[str]) -> ast.Module:
 
     functions = named(tree)
     others = [node for node in tree.body if node not in functions.values()]
-    waiting = [*entries, *(name for node in others for name in words(node))]
-    reached: set[str] = set()
-    while waiting:
-        if (name := waiting.pop()) in functions and name not in reached:
-            reached.add(name)
-            waiting += words(functions[name])
+    starts = [*entries, *(name for node in others for name in words(node))]
+    reached = reachable(starts, lambda name: words(functions[name]) if name in functions else [])
     unused = [node for name, node in functions.items() if name not in reached]
     return ast.Module([node for node in tree.body if node not in unused], [])
 

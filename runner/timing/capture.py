@@ -14,6 +14,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 
+from ..records.grouping import reachable
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -185,23 +187,12 @@ def classify(nodes: Mapping[int, Sequence[Kind]], edges: Iterable[tuple[int, int
         return GraphContents(Counter(), outside=len(nodes), hosts=hosts, work=0)
     (end,) = last
     (begin,) = set(timestamps) - {end}
-    call = (_reachable(begin, after) & _reachable(end, before)) - {begin, end}
+    call = (reachable([begin], after.__getitem__) & reachable([end], before.__getitem__)) - {begin, end}
     working = {node for node, kinds in nodes.items() if any(kind not in EVENTS for kind, _ in kinds)}
-    outside = working - _reachable(begin, before) - call - {end}
+    outside = working - reachable([begin], before.__getitem__) - call - {end}
     kinds = Counter(kind for node in call for kind in nodes[node])
     work = sum(count for (kind, _), count in kinds.items() if kind in (KERNEL, MEMCPY, MEMSET))
     return GraphContents(kinds, outside=len(outside), hosts=hosts, work=work)
-
-
-def _reachable(start: int, neighbors: Mapping[int, list[int]]) -> set[int]:
-    """Return ``start`` and every node on a path from it."""
-    reached, waiting = {start}, [start]
-    while waiting:
-        for node in neighbors[waiting.pop()]:
-            if node not in reached:
-                reached.add(node)
-                waiting.append(node)
-    return reached
 
 
 def _kinds(node: int) -> list[Kind]:

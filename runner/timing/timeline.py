@@ -17,13 +17,14 @@ def covered(intervals: Sequence[Interval]) -> float:
     return total
 
 
-def gaps(intervals: Sequence[Interval]) -> Iterator[float]:
-    """Yield the lengths of the gaps between ``intervals``, which are sorted by start."""
-    reached = intervals[0].end if intervals else 0.0
+def gaps(intervals: Sequence[Interval]) -> Iterator[tuple[Interval, Interval, float]]:
+    """Yield each gap between ``intervals``, which are sorted by start: what ends before it, what begins, its length."""
+    last: Interval = None
     for interval in intervals:
-        if interval.start > reached:
-            yield interval.start - reached
-        reached = max(reached, interval.end)
+        if last and interval.start > last.end:
+            yield last, interval, interval.start - last.end
+        if not last or interval.end > last.end:
+            last = interval
 
 
 def whole(intervals: Sequence[Interval]) -> float:

@@ -85,7 +85,12 @@ def seeing() -> Iterator[Seen]:
             seen.add(of_triton(kernel))
 
     def add_cuda(kernel: Kernel, _: Any, options: Any) -> None:
-        _add_cuda(seen, kernel, options.get("shared", 0))
+        every = ((build, module) for module in loaded_kernels("cuda_build") for build in reversed(module.builds))
+        build, builder = next(((build, module) for build, module in every if build.built is kernel), (None, None))
+        if build and build.builder == "nvrtc":
+            seen.add(of_cuda(build.source, build.kernel, build.arch, options.get("shared", 0), builder))
+        elif build:
+            seen.unread.append(f"{build.kernel}: built into an extension by nvcc; impl.build=nvrtc shows its code")
 
     def add_graph(graph: Any, _: Any, options: Any) -> None:
         if not any(known is graph for known in seen.graphs):
@@ -124,15 +129,6 @@ def of_cuda(source: Path, name: str, arch: str, shared: int, builder: Any) -> Pr
     """
     _, cubin, _ = builder.cuda_nvrtc.compiled(source, name, arch)
     return Program(name, "cuda", cubin, {"ptx": builder.cuda_nvrtc.ptx(source, name, arch)}, shared)
-
-
-def _add_cuda(seen: Seen, kernel: Kernel, shared: int) -> None:
-    every = ((build, module) for module in loaded_kernels("cuda_build") for build in reversed(module.builds))
-    build, builder = next(((build, module) for build, module in every if build.built is kernel), (None, None))
-    if build and build.builder == "nvrtc":
-        seen.add(of_cuda(build.source, build.kernel, build.arch, shared, builder))
-    elif build:
-        seen.unread.append(f"{build.kernel}: built into an extension by nvcc; impl.build=nvrtc shows its code")
 
 
 def inductor_programs(source: str, unread: list[str]) -> list[Program]:

@@ -78,7 +78,7 @@ def figures(calls: Sequence[ApiCall], tool: str) -> dict[str, Scalar]:
         "kernels": statistics.mode(map(len, works)),
         "idle_us": trimmed_mean([span - busy for span, busy in zip(span_us, busy_us, strict=True)]),
         "busy_pct": 100 * sum(busy_us) / sum(span_us),
-        "longest_gap_us": statistics.median(max(gaps(work), default=0.0) for work in works),
+        "longest_gap_us": statistics.median(max((us for *_, us in gaps(work)), default=0.0) for work in works),
         "top_kernel": short(top),
         "top_kernel_pct": 100 * _sum_us(kernels[top]) / _sum_us(every),
     }
@@ -211,14 +211,7 @@ def copies(calls: Sequence[ApiCall]) -> list[Record]:
 
 def gaps_between(calls: Sequence[ApiCall]) -> list[Record]:
     """Return a line for each pair of kernels with idle time of the GPU between them, by that time."""
-    times = []
-    for call in calls:
-        last: Event | None = None
-        for work in call.work:
-            if last is not None and work.start > last.end:
-                times.append(((last.name, work.name), work.start - last.end))
-            if last is None or work.end > last.end:
-                last = work
+    times = [((last.name, work.name), us) for call in calls for last, work, us in gaps(call.work)]
     return _lines(times, ("after", "before"), "idle_us", len(calls))
 
 
