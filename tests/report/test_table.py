@@ -47,6 +47,6 @@ def test_no_text_is_markup():
 
 
 def test_facts_that_differ_are_marked():
-    table = facts_table("", [("a", {"gpu": "H100", "torch": "2.9"}), ("b", {"gpu": "H200", "torch": "2.9"})])
+    table = facts_table([("a", {"gpu": "H100", "torch": "2.9"}), ("b", {"gpu": "H200", "torch": "2.9"})])
     assert table.rows == [["gpu", "H100", "H200"], ["torch", "2.9", "2.9"]]
     assert table.marks == {0: {1: "differs", 2: "differs"}}
