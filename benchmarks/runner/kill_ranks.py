@@ -31,7 +31,7 @@ from runner.store import journal
 
 ENDED_S = 5.0
 LATEST_S = 1.5  # of a kill, after a case has started: it takes about as long
-CASES = 12  # of a command
+CASES = 3  # of a command for each kill, which may come some cases after the one before
 MARK = "KILL_RANKS"  # variable of the command's processes
 SEED = 1
 
@@ -68,7 +68,8 @@ class Seen:
 def kill(seen: Seen, kills: int, device: str, ranks: int, chance: random.Random) -> None:
     """Run one command, and kill ranks of it until there were ``kills``."""
     mark = f"{MARK}={uuid.uuid4().hex}"
-    sizes = ",".join(str(2**16 + 4 * ranks * (seen.cases + case)) for case in range(CASES))
+    cases = range(seen.cases, seen.cases + CASES * (kills - seen.kills))
+    sizes = ",".join(str(2**16 + 4 * ranks * case) for case in cases)
     with tempfile.TemporaryDirectory() as output:
         words = [
             "workload=all_reduce",
@@ -84,14 +85,14 @@ def kill(seen: Seen, kills: int, device: str, ranks: int, chance: random.Random)
         ) as run:
             before = 0
             while run.poll() is None and seen.kills < kills:
-                if (started := _started(Path(output))) > before and len(pids := _ranks(run.pid)) == ranks:
-                    before = started
+                if _started(Path(output)) > before and len(pids := _ranks(run.pid)) == ranks:
                     time.sleep(chance.uniform(0, LATEST_S))
                     _kill_one(seen, pids, chance)
+                    before = _started(Path(output))  # the next kill is in a case too, not in the start of its processes
                 time.sleep(0.02)
             run.wait()
         seen.rows += [row for folder in Path(output).glob("*/*") for row in journal.read_rows(folder)]
-    seen.cases += CASES
+    seen.cases += len(cases)
     time.sleep(ENDED_S)
     seen.left += sum(mark.encode() in variables for variables in _environments())
     seen.held += _held_locks()
