@@ -69,8 +69,9 @@ class Ray(Limits):
         room = sum(min(int(node.get(name, 0) // n) for name, n in needed.items() if n) for node in resources)
         if not room:
             available = "; ".join(f"{node.get('GPU', 0):g} GPUs and {node.get('CPU', 0):g} cores" for node in resources)
+            each = "an actor" if gpus <= self.gpus_per_actor else "all ranks of a case, which run on one node"
             raise BadInput(
-                f"launcher=ray: no node has {gpus} GPUs and {self.cpus_per_actor} cores for an actor: {available}; "
+                f"launcher=ray: no node has {gpus} GPUs and {self.cpus_per_actor} cores for {each}: {available}; "
                 "give launcher.gpus_per_actor=0 for the CPU, or launcher.actors if the cluster grows by itself"
             )
         return room

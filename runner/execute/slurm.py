@@ -29,6 +29,7 @@ from .spawn import Zygote
 MOST_REQUEUES = 100  # of a task that reaches its time limit; cases that are too long are given up earlier
 FOLDER = "slurm"  # of submitit's files, in the run's folder, from which a task is unpickled
 NUMBERS = ("array_parallelism", "signal_delay_s")  # options of submitit that sbatch does not know
+NODES = ("nodes", "N", "ntasks", "n", "ntasks-per-node", "ntasks_per_node")  # options that would start a task twice
 SETTLE_POLLS = 6  # polls until an ended task counts as such: Slurm may queue it again, and files may come late
 GOING_ON = frozenset(  # states before the end; QUEUED is submitit's own
     ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "QUEUED")
@@ -58,6 +59,8 @@ class Slurm(Limits):
             name, equals, value = pair.partition("=")
             if not name or not equals or (name in NUMBERS and not value.isdigit()):
                 raise ValueError(f"extra: {pair!r} is not name=value, as in [qos=high,signal_delay_s=120]")
+            if name in NODES:
+                raise ValueError(f"extra: {name} is not allowed: a task, with all ranks of a case, runs on one node")
 
     def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
         """Yield one row per case. Raises BadInput if Slurm does not accept the tasks."""

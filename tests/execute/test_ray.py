@@ -6,7 +6,9 @@ import importlib.util
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -196,7 +198,23 @@ def test_no_room_is_said_at_once():
     with pytest.raises(
         BadInput, match=r"^launcher=ray: no node has 4 GPUs and 1 cores for an actor: 2 GPUs and 8 core"
     ):
-        launcher().room(nodes(2, 0), 4)
+        launcher(gpus_per_actor=4).room(nodes(2, 0), 4)
+
+
+def test_an_actor_asks_for_a_gpu_for_each_rank_which_one_node_must_have(tmp_path, monkeypatch):
+    asked = []
+    cluster = SimpleNamespace(
+        remote=lambda **options: asked.append(options) or (lambda host: host),
+        nodes=lambda: nodes(2, 2),
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "here"),
+    )
+    monkeypatch.setattr("runner.execute.ray._connected", lambda address: nullcontext(cluster))
+    case = CaseRecord(Choice("all_reduce", {"ranks": 4}), Choice("torch", {}), (), Settings("cuda", 0))
+    with pytest.raises(
+        BadInput, match=r"no node has 4 GPUs and 1 cores for all ranks of a case, which run on one node: 2"
+    ):
+        list(launcher(gpus_per_actor=1, actors=None).run([case], str(tmp_path / "worker.log")))
+    assert asked[0]["num_gpus"] == 4
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])

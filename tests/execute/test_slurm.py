@@ -534,6 +534,26 @@ def test_extra_is_name_and_value(pair):
         launcher(extra=[pair])
 
 
+@pytest.mark.parametrize("option", ["nodes", "ntasks-per-node"])
+def test_more_than_one_node_is_refused(option):
+    with pytest.raises(BadInput, match=rf"^launcher\.extra: {option} is not allowed: a task, .* runs on one node$"):
+        launcher(extra=[f"{option}=2"])
+
+
+def test_a_task_asks_for_a_gpu_for_each_rank_on_one_node(tmp_path, monkeypatch):
+    for tool in ("srun", "sbatch", "scancel", "sacct"):
+        (tmp_path / tool).write_text(
+            f'#!/bin/sh\n[ -f "$1" ] && cp "$1" {tmp_path}/asked\necho Submitted batch job 7\n'
+        )
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    case = CaseRecord(Choice("all_reduce", {"ranks": 4}), Choice("torch", {}), (), Settings("cuda", 0))
+    events = launcher(cluster="slurm", gpus_per_task=1).run([case], str(tmp_path / "run" / "worker.log"))
+    next(events)
+    events.close()
+    assert {"#SBATCH --gpus-per-node=4", "#SBATCH --nodes=1"} <= {*(tmp_path / "asked").read_text().splitlines()}
+
+
 def test_without_slurm_or_submitit_nothing_is_started(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BadInput, match=r"^launcher\.cluster: no srun and sbatch here"):
