@@ -117,6 +117,17 @@ def alone() -> Iterator[None]:
         current = before
 
 
+@contextmanager
+def all_or_none(kind: type[Exception]) -> Iterator[None]:
+    """Raise ``kind`` on all ranks, with the same message, if one raises it inside."""
+    try:
+        yield
+    except kind as error:
+        raise kind(current.first(str(error))) from error.__cause__
+    if reason := current.first(""):
+        raise kind(reason)
+
+
 def join(path: str, rank: int, count: int, device: str) -> None:
     """Make this process a rank of ``count`` on "cpu" or a GPU: its device, torch.distributed, torchrun's variables.
 

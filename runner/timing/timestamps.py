@@ -206,22 +206,13 @@ class GraphTimestamps(Instrument):
 
     def _capture(self, pair: int) -> torch.cuda.CUDAGraph:
         """Return a graph. Raises CaptureError on all ranks if one has no graph."""
-        try:
-            graph = self._graph(pair)
-        except CaptureError as error:
-            ranks.current.first(str(error))
-            raise
-        if reason := ranks.current.first(""):
-            raise CaptureError(reason)
-        return graph
-
-    def _graph(self, pair: int) -> torch.cuda.CUDAGraph:
         can_inspect = hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")  # torch 2.8 and later
         graph = torch.cuda.CUDAGraph(keep_graph=True) if can_inspect else torch.cuda.CUDAGraph()
-        with self._buffer_sets.at(pair) as pool, capturing(graph, pool=pool):
-            self.written.append([alias(output) for output in tensors(self._sample(pair))])
-        if can_inspect:
-            self._inspect(graph)
+        with ranks.all_or_none(CaptureError):
+            with self._buffer_sets.at(pair) as pool, capturing(graph, pool=pool):
+                self.written.append([alias(output) for output in tensors(self._sample(pair))])
+            if can_inspect:
+                self._inspect(graph)
         return graph
 
     def _inspect(self, graph: torch.cuda.CUDAGraph) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -10,7 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from runner.device import processes
 from runner.device.exchange import MeetingPlace
+from runner.measure import MeasureContext, result
+from runner.records.case import CaseRecord, Choice
+from runner.records.options import option_defaults
+from runner.records.settings import Settings
 from runner.subject.path import Inputs, checked
 from runner.timing import instruments, ranks
 from runner.timing.call import Call
@@ -19,6 +25,7 @@ from runner.timing.cpu import PerfCounter
 from runner.timing.instrument import Instrument
 from runner.timing.ranks import Ranks, gravest
 from runner.timing.spot_checks import SpotChecks
+from runner.worker import AGAIN
 
 # What a collective is here: out of order, it raises RanksDiffer where others would hang.
 ALL = "collective"
@@ -99,6 +106,33 @@ def test_the_errors_are_those_of_the_worst_rank(both):
         assert columns["max_abs_err"] == 2e-6
         assert "max_rel_err" not in columns
         assert columns["check_note"] == "rank 1: a constant would pass"
+
+
+def test_what_one_rank_cannot_do_is_told_on_all(both):
+    @ranks.all_or_none(ValueError)
+    def check(rank):
+        if rank == 1:
+            raise ValueError("too short")
+
+    def told(rank):
+        with pytest.raises(ValueError, match=r"^rank 1: too short$"):
+            check(rank)
+        check(0)
+
+    both(told)
+
+
+def test_ranks_that_a_tool_starts_again_meet_again(both, tmp_path):
+    fields = option_defaults("workload/all_reduce") | {"bytes": 1024}
+    fields = {name: value for name, value in fields.items() if name not in ("name", "axes", "shape")}
+    case = CaseRecord(Choice("all_reduce", fields), Choice("torch", {}), (), Settings("cpu", 0))
+
+    def again(rank):
+        context = MeasureContext("cpu", case, tmp_path / str(rank), program=AGAIN)
+        ended = subprocess.run(context.command(3), env=processes.environment(), capture_output=True, text=True)
+        return len(result(context.folder).get("calls_us", ended.stderr))
+
+    assert both(again) == [3, 3]
 
 
 @pytest.mark.parametrize(("leaving", "calls"), [((0,), 10), ((0, 1), 10), ((), 2)])

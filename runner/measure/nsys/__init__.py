@@ -64,6 +64,8 @@ class Nsys:
 
         Raises CannotMeasure.
         """
+        from ...timing.ranks import all_or_none
+
         if context.device != "cuda":
             raise CannotMeasure("nsys records a GPU, and this case is on the CPU; use measure=profile there")
         if (program := tools.find_tool("nsys", self.path)) is None:
@@ -72,7 +74,8 @@ class Nsys:
                 "inside Nsight Compute is incomplete), put it on PATH, or name it with measure.nsys.path=<nsys>"
             )
         folder = context.folder
-        report, repeated, notes = self.record(program, context.command(self.calls), folder)
+        with all_or_none(CannotMeasure):
+            report, repeated, notes = self.record(program, context.command(self.calls), folder)
         further = tables.note(report.calls, context.figures), context.of_rank
         notes += [*report.notes(self.calls), *filter(None, further)]
         slowdown = trimmed_mean(repeated["calls_us"]) / alone_us(call, self.calls)
