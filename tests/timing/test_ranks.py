@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -21,7 +23,7 @@ from runner.subject.path import Inputs, checked
 from runner.timing import instruments, ranks
 from runner.timing.call import Call
 from runner.timing.correctness import CheckResult
-from runner.timing.cpu import PerfCounter
+from runner.timing.cpu import PerfCounter, pinned
 from runner.timing.instrument import Instrument
 from runner.timing.ranks import Ranks, gravest
 from runner.timing.spot_checks import SpotChecks
@@ -106,6 +108,21 @@ def test_the_errors_are_those_of_the_worst_rank(both):
         assert columns["max_abs_err"] == 2e-6
         assert "max_rel_err" not in columns
         assert columns["check_note"] == "rank 1: a constant would pass"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux pins threads")
+def test_ranks_are_pinned_to_separate_cores_or_not_at_all(both, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+
+    def pinned_to(allowed):
+        os.sched_setaffinity(0, allowed)  # of this thread
+        with pinned() as used:
+            return used
+
+    assert both(lambda rank: pinned_to(cpus[:1])) == ["", ""]
+    for cpu, used in zip(cpus, both(lambda rank: pinned_to(cpus)), strict=False):
+        assert used in ("", str(cpu))  # "" if torch has just started a thread
 
 
 def test_what_one_rank_cannot_do_is_told_on_all(both):
