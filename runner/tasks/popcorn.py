@@ -13,8 +13,6 @@ import ast
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .syntax import parameters
 
 ONE_FILE = """
@@ -64,6 +62,8 @@ def text_of(path: Path, tree: ast.Module) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    import yaml  # which a program with torch alone may lack
+
     try:
         task = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
