@@ -364,13 +364,11 @@ class Comparison(Sequence[Compared]):
         return iter(self._found)
 
     def __repr__(self) -> str:
-        from ..report.case_table import draw_table
+        from ..report.table import text_of
 
         width = shutil.get_terminal_size((WIDTH, 24)).columns
-        parts, _ = draw_table(self.lines, self.run.names, width)
-        table = "".join(text for text, _ in parts)
-        title = self.run.heading(self.run.rows, width)
-        return _encodable("\n".join([title, table, *self._notes()]))
+        table = replace(self._table(), title=self.run.heading(self.run.rows, width))
+        return _encodable(text_of(table, width).removesuffix("\n"))
 
     def _notes(self) -> list[str]:
         """Return what stands below the table."""

@@ -17,7 +17,7 @@ from ..records.columns import STATUSES, TERMS, VERDICTS, Column
 from ..records.figures import figure, interval
 from ..records.row import Row
 from .console import FILE_WIDTH
-from .table import Mark, Parts, Table, draw, rich_text
+from .table import Mark, Table, draw, rich_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -85,22 +85,14 @@ def styled_table(
     *,
     with_footnotes: bool = True,
 ) -> Text:
-    """Return the table for ``width`` characters, below ``title``, with footnotes."""
-    parts, dropped = draw_table(lines, names, width, chosen)
-    notes = [*footnotes(lines, names), *dropped] if with_footnotes else []
-    ends = "\n" + "\n".join(notes) + "\n" if notes else ""
-    return rich_text([(f"{title}\n" if title else "", ""), *parts, (ends, "")])
-
-
-def draw_table(
-    lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = ()
-) -> tuple[Parts, Sequence[str]]:
-    """Return the parts of the table, and a note on what does not fit into ``width`` characters, if anything."""
+    """Return the table for ``width`` characters, below ``title``, with footnotes and what there is no room for."""
     table = table_of(lines, names, chosen)
     parts, dropped = draw(table, width)
     titles, columns = ", ".join(table.heads[at] for at in dropped), ",".join(table.names[at] for at in dropped)
     see = f"to see them: a wider terminal, or python -m runner show columns={columns}"
-    return parts, [f"no room for {titles}; {see}"] if dropped else []
+    notes = [*footnotes(lines, names), *([f"no room for {titles}; {see}"] if dropped else [])]
+    ends = "\n" + "\n".join(notes) + "\n" if notes and with_footnotes else ""
+    return rich_text([(f"{title}\n" if title else "", ""), *parts, (ends, "")])
 
 
 def row_text(row: Row, names: Names, reason: str) -> str:

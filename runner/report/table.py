@@ -89,9 +89,9 @@ def _row(cells: Sequence[str], kept: Sequence[int], marks: Mapping[int, Mark], s
     return [*parts, (f"{text.rstrip()}\n", "")]
 
 
-def text_of(table: Table) -> str:
-    """Return ``table`` as plain text."""
-    drawn = "".join(part for part, _ in draw(table)[0])
+def text_of(table: Table, width: int | None = None) -> str:
+    """Return ``table`` as plain text, without columns for which ``width`` has no room."""
+    drawn = "".join(part for part, _ in draw(table, width)[0])
     return "\n".join([*([table.title] if table.title else []), drawn, *table.notes, *([""] if table.notes else [])])
 
 
