@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, permutations, product
+from itertools import pairwise, permutations
 from typing import Any
 
 from ..measure.columns import column_of
@@ -169,15 +169,20 @@ def operations(run: Run, *, most: int = 5) -> Iterator[str]:
 
 
 def parts(run: Run) -> Iterator[str]:
-    """Tell the time of each named part of a call and its share of the call's, by ``measure=profile``."""
-    alone = [name for name in PHASES if name not in ("forward", "backward")]
+    """Tell the share of a call of each named part, of the baseline or the first implementation, by ``measure=profile``.
+
+    The phases forward and backward, and the parts of others, are columns.
+    """
+    names = (*OTHERS, *(name for name in PHASES if name not in ("forward", "backward")))
     for heading, lines in _problems(run).items():
-        for line, names in product(lines, (PHASES, (*OTHERS, *alone))):
-            known = {name: us for name in names if (us := line.value(f"profile_{name}_us")) and line.time_us}
-            if {*known}.difference({"loss", *alone}):  # other parts of compiled code are not known
-                texts = [f"{name} {figure(us, 'us')} ({100 * us / line.time_us:.0f} %)" for name, us in known.items()]
-                share = f"{100 * sum(known.values()) / line.time_us:.1f} %"
-                yield f"{heading} {run.names.impl(line.case)}: {', '.join(texts)}; together {share} of its time."
+        line = next((line for line in lines if line.case.impl.name == run.baseline), lines[0])
+        known = {name: us for name in names if (us := line.value(f"profile_{name}_us")) and line.time_us}
+        if {*known}.difference({"loss", *PHASES}):  # other parts of compiled code are not known
+            texts = [f"{name} {figure(us, 'us')} ({100 * us / line.time_us:.0f} %)" for name, us in known.items()]
+            share = 100 * sum(known.values()) / line.time_us
+            doubt = ", so torch.profiler's calls took longer than benchmark's" if share > 110 else ""
+            label = f"{heading} {run.names.impl(line.case)}"
+            yield f"{label}: {', '.join(texts)}; together {share:.1f} % of its time{doubt}."
 
 
 def passes(

@@ -196,7 +196,9 @@ CHECKED: dict[str, Column] = {  # what the check found, and what the workload as
     "correct": Column("", "every output is within tolerance of the float64 reference; empty for impl=copy"),
     "check_note": Column("", "why the check cannot tell right from wrong, or which wrong outputs would pass it"),
     "max_abs_err": Column("", "largest |y - r| over all outputs", "lower"),
-    "max_rel_err": Column("", "largest |y - r| / |r| where |r| exceeds the absolute tolerance", "lower"),
+    "max_rel_err": Column(
+        "", "largest |y - r| / |r| where |r| exceeds the absolute tolerance; between cases of one tolerance", "lower"
+    ),
     "err_over_tol": Column("", "largest error as a multiple of its tolerance; at most 1 is correct", "lower").shown(
         "err/tol", form="error", place=10, drop=4
     ),
