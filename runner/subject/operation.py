@@ -110,24 +110,15 @@ class OwnOperation:
     def draw_inputs(self, device: str, seed: int) -> tuple[Tensor, ...]:
         """Return the tensors among the inputs, parameters and buffers of modules included.
 
-        They are drawn once. A further call puts the same numbers into the same tensors.
+        Calls use those of the first time; a further time, the same numbers are in new tensors.
         """
         from ..timing.nested import tensors
 
         args, kwargs = self.draw(device, seed)
         drawn = tuple(tensor for _, tensor in tensors((args, kwargs)))
-        state = self.__dict__
-        if "arguments" not in state:
-            state["arguments"], state["_tensors"] = (args, kwargs), drawn
-            return drawn
-        before = state["_tensors"]
-        try:
-            for was, now in zip(before, drawn, strict=True):
-                was.data.copy_(now)
-        except Exception:
-            del state["arguments"]
-            raise
-        return tuple(before)
+        self.__dict__.setdefault("arguments", (args, kwargs))
+        self.__dict__.setdefault("_tensors", drawn)
+        return drawn
 
     def draw(self, device: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Call ``inputs`` of the file, with seeds set and restored. Return positional and keyword arguments.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from ..models.workload import Workload
 from ..records.case import CaseRecord, Scalar
 from ..records.options import option_class
 from ..records.paired_rounds import PairedRounds
+from ..records.replaced import setting
 from ..records.schema import build
 from ..subject.operation import expected_outputs, workload_class
 from ..subject.path import TimedCall, on_same_inputs
@@ -100,10 +101,11 @@ class ProblemState:
             return
         try:
             for was, now in zip(old, self.inputs(), strict=True):
-                was.copy_(now)
+                was.data.copy_(now)
             self._inputs = old
         except Exception:  # their memory or shape has changed, so earlier calls are invalid too
             self._inputs, self._calls = None, {}
+            self.__dict__.pop("workload")  # it may keep them
 
     def keep_call(self, case: CaseRecord, call: Call, metrics: Mapping[str, Scalar]) -> None:
         """Keep ``call``, which has been timed with these ``metrics``, for the paired rounds."""
@@ -141,24 +143,16 @@ class ProblemState:
         return PairedRounds(reason="no paired rounds: turned off, or calls are too slow")
 
 
-@contextmanager
-def algorithms(*, deterministic: bool) -> Iterator[None]:
+def algorithms(*, deterministic: bool) -> AbstractContextManager[None]:
     """Set ``torch.use_deterministic_algorithms``, and restore it afterwards.
 
     If it is set already, torch's function is not called, since it imports Inductor.
     """
-    mode, warn_only = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    if mode == deterministic:
-        yield
-        return
-    torch.use_deterministic_algorithms(deterministic)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+    if torch.are_deterministic_algorithms_enabled() == deterministic:
+        return nullcontext()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    use = partial(torch.use_deterministic_algorithms, warn_only=warn_only)
+    return setting(torch.are_deterministic_algorithms_enabled, use, deterministic)
 
 
 def device_name(device: str) -> str:

@@ -52,15 +52,13 @@ def test_inputs_are_those_of_the_seed_and_the_callers_generators_stay(operation)
     assert len(drawn) == len(names) + 3 + 2  # with BatchNorm's buffers, and the two tensors of the dict
 
 
-def test_drawing_again_puts_the_same_numbers_into_the_same_tensors(operation):
+def test_drawing_again_gives_the_same_numbers(operation):
     mine = operation(LAYERED)
     drawn = mine.draw_inputs("cpu", 0)
     before = [tensor.clone() for tensor in drawn]
     mine.call(mine.module.reference, drawn).run()  # BatchNorm changes its buffers
     assert not all(map(torch.equal, drawn, before))
-    again = mine.draw_inputs("cpu", 0)
-    assert all(one is other for one, other in zip(drawn, again, strict=True))
-    assert all(map(torch.equal, drawn, before))
+    assert all(map(torch.equal, mine.draw_inputs("cpu", 0), before))
 
 
 def test_a_dtype_casts_floating_inputs_and_modules_alone(operation):
