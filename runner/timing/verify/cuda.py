@@ -17,19 +17,8 @@ from ..preparation import reading_flush
 from ..procedure import take
 from ..statistics import FLOORS, trimmed_mean
 from ..timestamps import GraphTimestamps
-from .checks import (
-    Check,
-    SelfTest,
-    Settings,
-    alike,
-    compared,
-    earlier,
-    gelu,
-    in_processes,
-    separate,
-    slower,
-    sure,
-)
+from . import checks
+from .checks import Check, SelfTest, Settings
 
 SPINS_US = (1.0, 5.0, 20.0, 100.0, 500.0)
 SPIN_US, SPIN_SHARE = 0.3, 0.005  # error allowed, the larger of the two
@@ -76,7 +65,7 @@ def methods(settings: Settings) -> list[Check]:
     """Time GELU by every method."""
     findings = []
     for log2 in SIZES_LOG2:
-        call = gelu(2**log2, "cuda")
+        call = checks.gelu(2**log2, "cuda")
         graphs = replace(settings, instrument="graph_timestamps").time(call, "cuda")
         stream = replace(settings, instrument="stream_timestamps").time(call, "cuda")
         events_us = trimmed_mean(instruments.build("cuda_events", call, settings).samples(EVENT_SAMPLES))
@@ -102,18 +91,18 @@ def against_cupti(log2: int, graphs: Mapping[str, Any], stream: Mapping[str, Any
 
 def same(settings: Settings) -> list[Check]:
     """Compare calls with themselves. Each call has other buffers."""
-    calls = [gelu(2**log2, "cuda") for log2 in SAME_LOG2 for _ in range(SAME_EACH)]
+    calls = [checks.gelu(2**log2, "cuda") for log2 in SAME_LOG2 for _ in range(SAME_EACH)]
     instrument = instruments.choose(calls[0], settings)[0].name
-    pairs = [compared(settings, "cuda", call, call, instrument) for call in calls]
+    pairs = [checks.compared(settings, "cuda", call, call, instrument) for call in calls]
     name = "A/A, gelu " + " and ".join(f"2^{log2}" for log2 in SAME_LOG2)
-    return [alike(name, pairs, SAME_MOST), sure(name, pairs)]
+    return [checks.alike(name, pairs, SAME_MOST), checks.sure(name, pairs)]
 
 
 def series(settings: Settings) -> list[Check]:
     """Time GELU of two sizes in fresh processes."""
-    processes = in_processes(settings, "cuda", [2**log2 for log2 in SAME_LOG2])
+    processes = checks.in_processes(settings, "cuda", [2**log2 for log2 in SAME_LOG2])
     name = "gelu " + " and ".join(f"2^{log2}" for log2 in SAME_LOG2)
-    return [separate(f"{name}: separate times", processes, APART_PCT, earlier("cuda"))]
+    return [checks.separate(f"{name}: separate times", processes, APART_PCT, checks.earlier("cuda"))]
 
 
 def slowed(settings: Settings) -> list[Check]:
@@ -123,14 +112,14 @@ def slowed(settings: Settings) -> list[Check]:
     for us, share in SLOWED:
         short, long = (_spinning(round((whole_us - empty_kernel_us) * mhz)) for whole_us in (us, us * (1 + share)))
         instrument = instruments.choose(short, settings)[0].name
-        pairs = [compared(quick, "cuda", long, short, instrument) for _ in range(SLOWED_PAIRS)]
-        findings.append(slower(f"spin of {us:g} us", pairs, share, SLOWED_LEAST))
+        pairs = [checks.compared(quick, "cuda", long, short, instrument) for _ in range(SLOWED_PAIRS)]
+        findings.append(checks.slower(f"spin of {us:g} us", pairs, share, SLOWED_LEAST))
     return findings
 
 
 def coldness(settings: Settings) -> list[Check]:
     """Time the same call after flushes of all sizes. Large flushes must not differ."""
-    run, times_us = gelu(2**COLD_LOG2, "cuda").run, {}
+    run, times_us = checks.gelu(2**COLD_LOG2, "cuda").run, {}
     for factor in FLUSHES:
         constant_us = calibration.graph_constant_us(cold_l2=factor > 0, captures=settings.captures)
         before = reading_flush(factor) if factor else lambda: None
