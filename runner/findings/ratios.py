@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean, variance
 from typing import Any
 
-from ..records.figures import times
+from ..records.figures import finite, times
 from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
 from ..timing import statistics
@@ -136,7 +136,7 @@ def apart(row: Row, widened: float = 1.0) -> float:
     percent, waited_pct = row.metrics.get("separate_pct"), float(row.metrics.get("cpu_wait_pct") or 0.0)
     if certain(row) and percent is not None:
         return widened * float(percent) / 100
-    waited = float(row.metrics.get("threads") or 1) * waited_pct / 100
+    waited = (finite(row.metrics.get("threads")) or 1.0) * waited_pct / 100
     return max(MOST_CONTENDED, -math.log(max(1e-9, 1 - waited)))
 
 
