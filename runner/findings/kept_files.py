@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path, PurePath
+from typing import Any
 
 from ..device.files import no_link
+from ..records.case import Scalar
 from ..records.row import Row
 from ..store import run_folder
 
@@ -31,9 +34,19 @@ def read_kept(path: Path, most: int = MOST_BYTES) -> str:
         return ""
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Return the lines of a CSV file by its header; none if it is damaged."""
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a CSV file by its header: numbers, words, and None for nothing. None if it is damaged."""
     try:
-        return list(csv.DictReader(StringIO(read_kept(path), newline="")))
+        lines = list(csv.DictReader(StringIO(read_kept(path), newline="")))
     except csv.Error:
         return []
+    return [{name: _value(cell) for name, cell in line.items()} for line in lines]
+
+
+def _value(cell: object) -> Scalar:
+    if not isinstance(cell, str) or not cell:
+        return None
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(cell)
+    return cell

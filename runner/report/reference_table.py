@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ..findings.kept_files import kept_files, read_csv
@@ -64,8 +63,7 @@ Figures = Mapping[str, Scalar]  # by the titles of quantities, without those unk
 def quantities_of(folder: Path, row: Row, measure: str, quantities: Sequence[ComparedQuantity]) -> Figures:
     """Return the ``quantities`` of ``row``, whose files are in the run's ``folder``, as far as they are known."""
     files = kept_files(folder, row, f"{measure}/kernels.csv").values()
-    lines = [line for file in files for line in read_csv(file) if line.get("kernel")]
-    kernels = [{name: _value(cell) for name, cell in line.items()} for line in lines]
+    kernels = [line for file in files for line in read_csv(file) if line.get("kernel")]
     times: dict[str, float] = {}
     for kernel in kernels:
         times[str(kernel["kernel"])] = times.get(str(kernel["kernel"]), 0.0) + _time(kernel)
@@ -113,16 +111,6 @@ def _multiple(value: Scalar | None, reference: Scalar | None) -> str:
     if is_number(value) and is_number(reference) and reference and value != reference:
         return f"{value / reference:.2f}x"
     return ""
-
-
-def _value(cell: object) -> Scalar | None:
-    """Return a cell of a CSV file as a number if it is one; None if it is empty."""
-    if not isinstance(cell, str) or not cell:
-        return None
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(cell)
-    return cell
 
 
 def _time(kernel: Mapping[str, Scalar | None]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
@@ -46,7 +46,7 @@ class Content:
     def table(self) -> Table:
         """Return one line per case, whatever its status."""
         records = flat_records(self.lines)
-        return _table(records, column_names(records), _one_type)
+        return _table(records, column_names(records))
 
     def x(self, workload: str) -> str:
         """Return the swept size of ``workload``, which its charts are over; "" if there is none."""
@@ -189,36 +189,23 @@ def artifacts(folder: Path, rows: Sequence[Row]) -> list[str]:
 def artifact_tables(folder: Path, rows: Sequence[Row]) -> dict[str, Table]:
     """Return a table for each kind of CSV file, such as ``profile/kernels``; its lines begin with their case."""
     names = Names([row.case for row in rows])
-    records: dict[str, list[dict[str, str]]] = {}
+    records: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         head = {"case": names.heading(row.case), "implementation": names.impl(row.case)}
         for name, path in kept_files(folder, row, "*.csv").items():
             records.setdefault(f"{name.parent.name}/{name.stem}", []).extend(head | line for line in read_csv(path))
     return {
-        name: _table(lines, list(dict.fromkeys(column for line in lines for column in line)), _numbers)
+        name: _table(lines, list(dict.fromkeys(column for line in lines for column in line)))
         for name, lines in records.items()
         if lines
     }
 
 
-def _table(
-    records: Sequence[Mapping[str, Any]], names: Sequence[str], convert: Callable[[list[Any]], list[Cell]]
-) -> Table:
-    cells = [convert([record.get(name) for record in records]) for name in names]
+def _table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table:
+    """Return a table whose columns have one type: W&B takes a column's type from its first row and refuses others."""
+    columns = [uniform([record.get(name) for record in records]) for name in names]
+    cells = [[finite(value) if is_number(value) else value for value in column] for column in columns]
     return {"columns": list(names), "data": [list(row) for row in zip(*cells, strict=True)]}
-
-
-def _one_type(values: list[Any]) -> list[Cell]:
-    """Return ``values`` in one type, since W&B takes a column's type from its first row and refuses others."""
-    return [finite(value) if is_number(value) else value for value in uniform(values)]
-
-
-def _numbers(words: list[Any]) -> list[Cell]:
-    """Return ``words`` as numbers if all of them are, with None for empty ones."""
-    try:
-        return [float(word) if word else None for word in words]
-    except ValueError:
-        return [word or None for word in words]
 
 
 def _cell(value: Scalar) -> Cell:
