@@ -14,6 +14,7 @@ from .correctness import same_bits
 from .outputs import tensors
 
 RARE = 1024  # one of so many elements changes when few of them do
+UNCHANGED = "the outputs did not change with the inputs"
 AGAIN = "the outputs of an earlier call were returned again, although they had been overwritten"
 
 
@@ -33,7 +34,7 @@ def kept_result(call: Call) -> str:
     try:
         before, survived = _overwritten(call)
         if not floats:  # other integers may be no valid indices
-            return AGAIN if ranks.current.any(any(survived)) else ""
+            return ranks.current.first(AGAIN if any(survived) else "")
         originals = [tensor.clone() for tensor in floats]
         for change in (_halve_and_reverse, _halve_few):
             try:
@@ -42,10 +43,10 @@ def kept_result(call: Call) -> str:
                 after = tensors(call.run())
                 if len(before) == len(after):
                     mixed = [was if kept else now for was, now, kept in zip(before, after, survived, strict=True)]
-                    if _is_wrong(all(map(same_bits, before, after)), call, after):
-                        return "the outputs did not change with the inputs"
-                    if _is_wrong(any(survived), call, mixed):
-                        return AGAIN
+                    if wrong := _if_wrong(UNCHANGED, all(map(same_bits, before, after)), call, after):
+                        return wrong
+                    if wrong := _if_wrong(AGAIN, any(survived), call, mixed):
+                        return wrong
             finally:
                 for tensor, original in zip(floats, originals, strict=True):
                     tensor.copy_(original)
@@ -57,10 +58,13 @@ def kept_result(call: Call) -> str:
     return ""
 
 
-def _is_wrong(suspect: bool, call: Call, outputs: list[Tensor]) -> bool:
-    """Return whether suspect ``outputs`` are wrong, on any rank: all judge them, since a reference may communicate."""
+def _if_wrong(text: str, suspect: bool, call: Call, outputs: list[Tensor]) -> str:
+    """Return ``text`` if suspect ``outputs`` are wrong on any rank. All judge them, as a reference may communicate."""
     assert call.judge_anew
-    return ranks.current.any(suspect) and ranks.current.any(call.judge_anew(outputs) and suspect)
+    if not ranks.current.any(suspect):
+        return ""
+    wrong = call.judge_anew(outputs)
+    return ranks.current.first(text if wrong and suspect else "")
 
 
 def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
