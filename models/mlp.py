@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from ..timing.call import Call, Work
 from .adamw import Updates
 from .mlp_errors import Rounding, Value, gradients
-from .rounding import FLOOR, TF32
+from .rounding import COMMON, FLOOR, TF32, in_common
 from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, DType, Expected, Size, Workload, options_for
 
 if TYPE_CHECKING:
@@ -104,6 +104,10 @@ class Mlp(Workload):
 
         The tolerance of each element comes from rounding errors that are propagated through the network
         (``runner.models.mlp_errors``). Gradients also have ``_common_error``.
+
+        The factor that all y have in common is judged too, as errors of a row may agree, and those of several rows are
+        independent; truncation to TF32 has one sign in each layer. That of gradients is not: in a deep net with gelu
+        all their errors agree.
         """
         x, *params = (tensor.double() for tensor in inputs)
         if self.pass_ == "train_step":
@@ -115,8 +119,13 @@ class Mlp(Workload):
         times = self.steps if self.zero_grad == "accumulate" else 1
         rtol = self._common_error() + (times - 1) * UNIT[self.dtype]  # each sum is rounded
         names = self._names() if backward else []
+        truncated = 2 * TF32 * self.layers if self.tf32 and self.computed == "float32" else 0.0
+        least = COMMON[self.computed] * UNIT[self.computed] + truncated
         return (
-            self._expect("y", y.value, y.bound(self._deviations())),
+            replace(
+                self._expect("y", y.value, y.bound(self._deviations())),
+                common=in_common(y.value, y.bound(1.0), least, dim=-1),
+            ),
             *(
                 self._expect(
                     f"grad of {name}", times * gradient.value, times * gradient.bound(self._deviations()), rtol

@@ -144,6 +144,17 @@ def test_clearing_gradients_when_not_asked_to_is_wrong(case, error, pass_, activ
     assert error(workload.reference(*inputs), other.call(mlp, inputs).run()) > 1
 
 
+@pytest.mark.parametrize("kind", [*DTYPES, "tf32", "autocast"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_outputs_1_percent_too_large_are_wrong(case, error, kind, activation):
+    """In 16 bits no single one tells."""
+    fields = {"tf32": {"tf32": True}, "autocast": {"autocast": "bfloat16"}}.get(kind, {"dtype": kind})
+    workload, inputs = case(**fields, dim=64, layers=2, batch=256, activation=activation)
+    expected, (y, *gradients) = workload.reference(*inputs), workload.call(mlp, inputs).run()
+    assert error(expected, [y, *gradients]) < 1
+    assert error(expected, [(y.double() * 1.01).to(y.dtype), *gradients]) > 1
+
+
 def test_bfloat16_arithmetic_is_wrong_in_float32(case, error):
     workload, inputs = case("float32", "fwd")
     narrow = [tensor.bfloat16() for tensor in inputs]
