@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,22 +30,16 @@ def drawn(spec: Mapping[str, Any], form: str) -> str | bytes:
     return image
 
 
-def images(runs: Sequence[Run], output: Path | None, ending: str) -> list[Path]:
-    """Write each chart as ``.png`` or ``.svg`` into the folder ``output``, and return the files. Raises BadInput."""
+def report_images(runs: Sequence[Run], options: Namespace, form: str) -> int:
+    """Write each chart as "png" or "svg" into a folder, and print the paths, for ``runner report``. Raises BadInput."""
     convert()
     pictures = charts(runs)
     if not pictures:
         raise BadInput(f"{runs[0].folder}: no result is correct and has a time, so there is nothing to draw")
-    folder = target(runs, output, f"-{ending.removeprefix('.')}")
+    folder = target(runs, options.output, f"-{form}")
     if folder.suffix in (".png", ".svg", ".html", ".pdf") or folder.is_file():
         raise BadInput(f"--output {folder}: give a folder; there are {len(pictures)} charts, one file each")
-    files = [folder / f"{chart.name}{ending}" for chart in pictures]
-    for file, chart in zip(files, pictures, strict=True):
-        write_file(file, drawn(chart.whole(), ending.removeprefix(".")))
-    return files
-
-
-def report_images(runs: Sequence[Run], options: Namespace, ending: str) -> int:
-    """Write the images and print their paths, for ``runner report``. Raises BadInput."""
-    print("\n".join(map(str, images(runs, options.output, ending))))
+    for chart in pictures:
+        write_file(folder / f"{chart.name}.{form}", drawn(chart.whole(), form))
+        print(folder / f"{chart.name}.{form}")
     return 0

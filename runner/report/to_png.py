@@ -4,4 +4,4 @@ from functools import partial
 
 from .images import report_images
 
-report = partial(report_images, ending=".png")
+report = partial(report_images, form="png")

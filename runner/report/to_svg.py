@@ -4,4 +4,4 @@ from functools import partial
 
 from .images import report_images
 
-report = partial(report_images, ending=".svg")
+report = partial(report_images, form="svg")

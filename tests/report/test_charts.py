@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import struct
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from runner.records.case import CaseRecord, Choice
 from runner.records.settings import Settings
 from runner.report import reproduce
 from runner.report.charts import charts
-from runner.report.images import images
+from runner.report.images import report_images
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ def test_a_run_without_any_time_has_no_images_but_a_conclusion(run, made):
     failed = made.timed(case, 1.0, status="wrong", max_abs_err=1.0)
     empty = run([failed])
     with pytest.raises(BadInput, match="nothing to draw"):
-        images([empty], None, ".png")
+        report_images([empty], Namespace(output=None), "png")
     found = conclude(empty)
     assert [finding.summary for finding in found.findings] == [
         "gelu: no correct result has a time, so none is the fastest."
