@@ -80,11 +80,11 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses an
         for n, m, d in ((130, 130, 64), (33, 140, 40), (70, 70, 17))
     ],
     "conv2d": [
-        {"channels": 6, "height": 13, "filters": 70, "groups": groups, "stride": stride, "layout": layout}
+        {"channels": 6, "height": 13, "width": 21, "filters": 70, "groups": groups, "stride": stride, "layout": layout}
         for groups, stride, layout in ((1, 1, "contiguous"), (2, 2, "channels_last"))
     ],
     "conv_bn_relu_pool": [
-        {"channels": channels, "height": 13, "filters": 70, "layout": layout}
+        {"channels": channels, "height": 13, "width": 10, "filters": 70, "layout": layout}
         for channels, layout in ((3, "contiguous"), (32, "channels_last"))
     ],
     "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((256, 320), (100, 333))],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.common import ROOT
+from benchmarks.common import ROOT, fields_of
 from benchmarks.kernels.sanitize import IMPLS, SIZES, Look, outcome, report
 from runner.device.tools import Ended
+from runner.records.options import option_class
+from runner.records.schema import build
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,12 @@ from runner.device.tools import Ended
 )
 def test_only_a_whole_and_clean_run_passes(text, code, expected):
     assert outcome(Ended(code, text)) == expected
+
+
+@pytest.mark.parametrize("op", SIZES)
+def test_every_size_is_one_of_its_workload(op):
+    for point in SIZES[op]:
+        build(option_class("models", op), fields_of("workload", op) | point, op)
 
 
 READS = """========= COMPUTE-SANITIZER
