@@ -16,7 +16,6 @@ from typing import Any
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from .. import implementations
 from ..device import gpus
 from ..records.bad_input import BadInput, choices
 from . import shapes
@@ -64,8 +63,6 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     """
     for override in map(compose.parse, arguments):
         _check_option(compose, override)
-        if key_of(override) == "impl.path":
-            implementations.check_path(str(override.input_line).partition("=")[2])
     overrides = list(map(compose.parse, _join_lists(compose, arguments)))
     _check_lists(compose, overrides)
     swept = [override for override in overrides if override.is_sweep_override()]

@@ -101,21 +101,11 @@ def kind(choice: Choice) -> type[Implementation]:
 
     A choice with a ``path`` and the name of no implementation is a user's function with another name: ``impl=file``.
     """
-    check_path(str(choice.fields.get("path")))
     is_function = "path" in choice.fields and not has_option("implementations", choice.name)
     try:
         return implementation_class("file" if is_function else choice.name)
     except LookupError as error:
         raise BadInput(f"impl={choice.name}: {error}") from None
-
-
-def check_path(path: str) -> None:
-    """Raise BadInput if ``path`` is a kernel in CUDA C++, which once had its launch in a YAML file."""
-    if match := re.search(r"([^\[\],'\"]+)\.cu\\?:(\w+)", path):
-        stem, name = match.groups()
-        launch = f'{name} = cuda_kernel("{Path(stem).name}.cu", "{name}", grid=..., block=..., arguments=...)'
-        advice = f"instead of {stem}.yaml, write {stem}.py with from runner import cuda_kernel and {launch}"
-        raise BadInput(f"impl.path={stem}.cu:{name}: {advice}, and give impl=file impl.path={stem}.py:{name}")
 
 
 def implementation_class(name: str) -> type[Implementation]:

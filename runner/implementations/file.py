@@ -36,7 +36,8 @@ class File(Implementation):
         if not self.path.rpartition(":")[0] or not self._name.isidentifier():
             raise ValueError(f"path: {self.path!r} names no function; write impl.path=my_softmax.py:softmax")
         if not self._is_file and not all(map(str.isidentifier, self._named.split("."))):
-            raise ValueError(f"path: {self._named} is not a Python file; write impl.path=my_softmax.py:softmax")
+            launch = ", a file that launches it by cuda_kernel" * (".cu:" in self.path)
+            raise ValueError(f"path: {self._named} is not a Python file; write impl.path=my_softmax.py:softmax{launch}")
         if not self._is_file and self._found is None:
             raise ValueError(
                 f"path: there is no module {self._named} with a source, installed or below {Path.cwd()}; "
