@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,46 +37,39 @@ class CudaGraph(Wrapper):
         if device == "cpu":
             raise Unsupported("a CUDA graph needs an NVIDIA GPU; run with device=cuda on a machine that has one")
         inner = self.inner.wrap_call(call, device)
-        return replace(inner, run=Captured(inner), captured=True)
+        return replace(inner, run=as_graph(inner), captured=True)
 
 
-class Captured:
-    """A function that launches a graph of ``call`` on the current stream.
+def as_graph(call: Call) -> Callable[[], Any]:
+    """Return a function that launches a graph of ``call`` on the current stream. It is captured at the first call.
 
-    A graph cannot be launched on a stream that is being captured, as it is while the call is timed. There the call
+    The function returns the graph's own outputs, which the next launch overwrites. Raises Unsupported if there is no
+    graph. One cannot be launched on a stream that is being captured, as it is while the call is timed. There the call
     itself is made, and the graph that is being captured gets the same kernels.
     """
+    import torch
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._graph: Any = None
-        self._outputs: Any = ()
+    from ..timing.capture import CaptureError, captured
 
-    def __call__(self) -> Any:
-        """Return the graph's own outputs, which the next launch overwrites. Raises Unsupported if there is no graph."""
-        import torch
+    kept: list[Any] = []  # the graph and its outputs
 
+    def warm_up() -> None:
+        for _ in range(WARM_UP):
+            call.run()
+        call.restore()  # what the calls have changed
+
+    def launch() -> Any:
         if torch.cuda.is_current_stream_capturing():
-            return self._call.run()
-        if self._graph is None:
-            self._capture()
-        self._graph.replay()
-        return self._outputs
+            return call.run()
+        if not kept:
+            try:
+                kept.extend(captured(call.run, warm_up))
+            except CaptureError as error:
+                if isinstance(error.__cause__, torch.OutOfMemoryError):
+                    raise error.__cause__ from None
+                raise Unsupported(f"no CUDA graph can hold this call: {error}") from error
+        graph, outputs = kept
+        graph.replay()
+        return outputs
 
-    def _capture(self) -> None:
-        """Warm up and capture. ``call.reset`` restores what the warm-up changes."""
-        import torch
-
-        from ..timing.capture import CaptureError, captured
-
-        def warm_up() -> None:
-            for _ in range(WARM_UP):
-                self._call.run()
-            self._call.restore()
-
-        try:
-            self._graph, self._outputs = captured(self._call.run, warm_up)
-        except CaptureError as error:
-            if isinstance(error.__cause__, torch.OutOfMemoryError):
-                raise error.__cause__ from None
-            raise Unsupported(f"no CUDA graph can hold this call: {error}") from error
+    return launch
