@@ -164,7 +164,7 @@ def _measure(
             with suppress(torch.OutOfMemoryError):  # without memory for copies, changes are not noticed
                 inputs.copy()
             undo.callback(inputs.restore)
-            run = _Backward(function, args) if options.grad else partial(function, *args) if args else function
+            run = Gradients(function, args) if options.grad else partial(function, *args) if args else function
             call = Call(run, work=work)
             try:
                 call, timed = _one(call, expected, inputs, args, options, settings, kind)
@@ -204,7 +204,12 @@ def _one(
     """Call, check and time one function. Return its call with what undoes its changes."""
     wrong = ""
     with interpreting() as interpreters:
-        call, columns = first_calls(call, inputs, kind, peak=False)
+        try:
+            call, columns = first_calls(call, inputs, kind, peak=False)
+        except Unsupported as error:
+            if options.grad:
+                raise ValueError(f"grad=True: {error}") from None
+            raise
         if expected and options.reference:
             expected_now = partial(_expected, options.reference, args, options)
             call, checks, wrong = checked(call, expected, expected_now, inputs)
@@ -218,17 +223,6 @@ def without_locals(error: Exception) -> Exception:
     """Return ``error`` with a traceback that does not hold the tensors of its functions."""
     traceback.clear_frames(error.__traceback__)
     return error
-
-
-class _Backward(Gradients):
-    """Forward and backward of a function that ``bench`` times."""
-
-    def __call__(self) -> tuple[Any, ...]:
-        """Return the outputs and the gradients. Raises ValueError if there are none."""
-        try:
-            return super().__call__()
-        except Unsupported as error:
-            raise ValueError(f"grad=True: {error}") from None
 
 
 def _expected(reference: Function, args: Sequence[Any], options: Options) -> Outputs:
