@@ -102,9 +102,15 @@ def waited_s(threads: Collection[int] = ()) -> float:
 
 def scheduled_s(thread: int, place: int) -> float:
     """Return the seconds for which a thread was on a core (``place`` 0) or ready without one (1), if known; else 0."""
-    with suppress(OSError, IndexError):  # the thread has just ended
-        return int((TASKS / f"{thread}/schedstat").read_text().split()[place]) / 1e9
-    return 0.0
+    seconds = [int(word) / 1e9 for word in thread_file(thread, "schedstat").split()]
+    return seconds[place] if seconds else 0.0
+
+
+def thread_file(thread: int, name: str) -> str:
+    """Return the text of the file ``name`` that Linux has about a thread; "" if there is none."""
+    with suppress(OSError):  # the thread has just ended
+        return (TASKS / f"{thread}/{name}").read_text()
+    return ""
 
 
 SHORTEST_SAMPLE_NS = 20_000  # so that the clock's overhead of about 100 ns, which is subtracted, is below 1 %

@@ -27,9 +27,8 @@ from ..timing import clock as time
 from ..timing import ranks
 from ..timing.cpu import all_threads
 from .job import Job
-from .left_threads import computing
 from .problem import ProblemState
-from .process_state import read_state
+from .process_state import computing, read_state
 from .used_files import ROOMS, UsedFiles
 
 AGAIN = "kernel_runner.worker.again"  # program that runs a case again under a tool

@@ -1,4 +1,4 @@
-"""The state of a worker's process that its cases share, and changes of it by a case."""
+"""The state of a worker's process that its cases share: changes of it by a case, and threads left computing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,6 +18,8 @@ import torch
 
 from ..implementations import scripts
 from ..implementations.scripts import TIMERS
+from ..timing.clock import sleep
+from ..timing.cpu import scheduled_s, thread_file
 
 # Functions that built-in implementations, workloads and instruments call, and that a case may have replaced.
 FUNCTIONS: dict[str, tuple[object, str]] = {
@@ -38,6 +41,8 @@ LIMITS = {  # number → name; RLIMIT_NOFILE comes before its second name, RLIMI
 MODE = "the floating-point mode of the CPU"
 NUMERIC = (MODE, "torch.get_default_dtype", "the stack of torch function modes", "the stack of torch dispatch modes")
 MOST_FILES = 200  # that a case may leave open, since libraries open some; a process may often have 1024
+LOOKS, LOOK_S = 10, 0.005  # OpenMP's threads wait for up to some ms without sleeping
+BUSY = 0.5  # share of each look
 
 
 @dataclass(frozen=True)
@@ -125,3 +130,22 @@ def _open_files() -> float:
         return len(os.listdir("/dev/fd"))
     except OSError as error:
         return math.inf if error.errno in (errno.EMFILE, errno.ENFILE) else 0
+
+
+def computing(threads: Set[int]) -> list[str]:
+    """Return the names of those of ``threads``, by their ids, that compute in each of several looks."""
+    for _ in range(LOOKS):
+        if not threads:
+            return []
+        before = {thread: _wanted_s(thread) for thread in threads}
+        sleep(LOOK_S)
+        busy = {thread for thread in threads if _wanted_s(thread) - before[thread] > BUSY * LOOK_S}
+        # On a busy machine, a runnable thread may get no core for the whole of a look.
+        threads = busy | {x for x in threads if thread_file(x, "stat").rpartition(")")[2].split()[:1] == ["R"]}
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    return sorted(names.get(thread) or thread_file(thread, "comm").strip() or str(thread) for thread in threads)
+
+
+def _wanted_s(thread: int) -> float:
+    """Return the seconds in which ``thread`` ran or, as far as Linux has counted them, waited for a core."""
+    return scheduled_s(thread, 0) + scheduled_s(thread, 1)
