@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from ..records.bad_input import BadInput
 from . import cache, gpus, lock, processes, tools
+from .files import text_in
 from .identity import package_version
 from .processes import output
 
@@ -116,11 +117,10 @@ def _profiler(name: str, title: str) -> Check:
 
 
 def _counters() -> list[Check]:
-    try:
-        only_root = re.search(r"RmProfilingAdminOnly:\s*1", PARAMETERS.read_text(encoding="utf-8"))
-    except OSError:  # no driver here
+    if not PARAMETERS.exists():  # no driver here
         return []
-    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)
+    only_root = re.search(r"RmProfilingAdminOnly:\s*1", text_in(PARAMETERS))
+    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)$", text_in(STATUS), re.MULTILINE)
     if not only_root or (capabilities and int(capabilities[1], 16) >> SYS_ADMIN & 1):
         return [Check("GPU counters", "may be read")]
     advice = (
@@ -223,7 +223,7 @@ def _cpu() -> list[Check]:
     cores, load = processes.cores(), os.getloadavg()[0]
     advice = "wait until nothing else runs: CPU times need an idle machine" if load > BUSY_SHARE * cores else ""
     checks = [Check("CPU", f"{cores} cores, load average {load:.2f}", advice)]
-    if GOVERNOR.is_file() and (governor := GOVERNOR.read_text(encoding="utf-8").strip()) != "performance":
+    if (governor := text_in(GOVERNOR).strip()) not in ("", "performance"):
         advice = "cpupower frequency-set -g performance (as root), for CPU times that repeat"
         checks.append(Check("CPU governor", governor, advice))
     return checks

@@ -19,6 +19,14 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+def text_in(path: str | Path) -> str:
+    """Return the text of a file, such as those of Linux about a process; "" if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def no_link(path: str, flags: int) -> int:
     """Open a regular file of a run's folder. Raises OSError if it is a link, which could name any file, or a pipe."""
     file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # opening a pipe would wait

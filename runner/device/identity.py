@@ -17,6 +17,7 @@ from typing import Any
 from .. import __version__
 from ..records.columns import DEVICE
 from .cache import cache_file, read_record, write_record
+from .files import text_in
 from .processes import cores
 
 CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu11")  # packages, by the version of CUDA
@@ -138,16 +139,14 @@ def _clocks_and_bus(uuid: str) -> dict[str, int]:
 
 def cpu_model() -> str:
     """Return the CPU's name in Linux; elsewhere Python's name, which may be "" or the architecture."""
-    with contextlib.suppress(OSError):
-        if model := re.search(r"^model name\s*: *(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE):
-            return model[1].strip()
-    return platform.processor()
+    model = re.search(r"^model name\s*: *(.+)$", text_in("/proc/cpuinfo"), re.MULTILINE)
+    return model[1].strip() if model else platform.processor()
 
 
 def driver() -> str:
     """Return the version of the NVIDIA driver, from its own file or from NVML; "" if unknown."""
-    with contextlib.suppress(OSError):
-        return Path("/sys/module/nvidia/version").read_text(encoding="ascii").strip()
+    if version := text_in("/sys/module/nvidia/version").strip():
+        return version
     try:
         import pynvml
 

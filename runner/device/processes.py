@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
+from .files import text_in
+
+OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 ROOT = Path(__file__).resolve().parents[2]  # the folder of the packages
 
 
@@ -99,10 +101,8 @@ def children(pid: int) -> list[int]:
 
 def oom_kills() -> int:
     """Return the number of processes that the system has killed for lack of memory; 0 if unknown."""
-    with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
-        if count := OOM_KILLS.search(file.read()):
-            return int(count[1])
-    return 0
+    count = OOM_KILLS.search(text_in("/proc/vmstat"))
+    return int(count[1]) if count else 0
 
 
 def cores() -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from . import processes
 from .cache import cache_folder, read_record
+from .files import text_in
 
 CPU_FACTS = Path("/proc/cpuinfo")
 FLOPS_PER_CYCLE = {"avx512f": 64, "fma": 32}  # of a core in float32: two fused multiply-adds of a vector
@@ -44,10 +45,7 @@ def rates(device: str) -> Rates:
 
 @cache
 def _of_cpu() -> Rates:
-    try:
-        facts = CPU_FACTS.read_text()
-    except OSError:  # not Linux
-        facts = ""
+    facts = text_in(CPU_FACTS)  # "" but on Linux
     flags = set(next(iter(re.findall(r"^(?:flags|Features)\s*:(.*)", facts, re.MULTILINE)), "").split())
     ghz = max([LEAST_GHZ, *(float(mhz) / 1e3 for mhz in re.findall(r"^cpu MHz\s*: ([\d.]+)", facts, re.MULTILINE))])
     cores = processes.cores()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..records.redaction import SECRET
 from . import processes
+from .files import text_in
 
 PLACES = (  # where installers put tools that are not on PATH
     "/usr/local/cuda/bin/{name}",
@@ -85,7 +86,5 @@ def run_tool(
 
 def owner(pid: int) -> int | None:
     """Return the pid of the process that runs the tool of process ``pid``; None if it does not belong to a tool."""
-    with suppress(OSError):  # it has just ended or belongs to another user
-        if mark := re.search(rb"(?:^|\0)%b=(\d+)-" % MARK.encode(), Path(f"/proc/{pid}/environ").read_bytes()):
-            return int(mark[1])
-    return None
+    mark = re.search(rf"(?:^|\0){MARK}=(\d+)-", text_in(f"/proc/{pid}/environ"))
+    return int(mark[1]) if mark else None

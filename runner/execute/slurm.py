@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..device import processes
+from ..device.files import text_in
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Scalar
 from ..records.paired_rounds import PairedRounds
@@ -289,8 +290,6 @@ def _earlier_job(facts: Mapping[str, str], folder: Path) -> Any:
 
 def _end_here(facts: Mapping[str, str], folder: Path) -> None:
     """End submitit's controller, and with it the task, if the job runs on this machine. Its files are in ``folder``."""
-    with contextlib.suppress(OSError):
-        if facts.get("cluster") == "local":
-            command = Path(f"/proc/{facts['job']}/cmdline").read_bytes()
-            if b"submitit.local._local" in command and str(folder).encode() in command:
-                processes.kill_tree(int(facts["job"]))
+    command = text_in(f"/proc/{facts['job']}/cmdline") if facts.get("cluster") == "local" else ""
+    if "submitit.local._local" in command and str(folder) in command:
+        processes.kill_tree(int(facts["job"]))

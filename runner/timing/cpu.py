@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..device.files import text_in
 from ..device.identity import separate_pct
 from ..records.case import Scalar
 from . import clock as time
@@ -102,15 +103,8 @@ def waited_s(threads: Collection[int] = ()) -> float:
 
 def scheduled_s(thread: int, place: int) -> float:
     """Return the seconds for which a thread was on a core (``place`` 0) or ready without one (1), if known; else 0."""
-    seconds = [int(word) / 1e9 for word in thread_file(thread, "schedstat").split()]
-    return seconds[place] if seconds else 0.0
-
-
-def thread_file(thread: int, name: str) -> str:
-    """Return the text of the file ``name`` that Linux has about a thread; "" if there is none."""
-    with suppress(OSError):  # the thread has just ended
-        return (TASKS / f"{thread}/{name}").read_text()
-    return ""
+    seconds = [int(word) / 1e9 for word in text_in(TASKS / f"{thread}/schedstat").split()]
+    return seconds[place] if seconds else 0.0  # it has just ended
 
 
 SHORTEST_SAMPLE_NS = 20_000  # so that the clock's overhead of about 100 ns, which is subtracted, is below 1 %
@@ -298,10 +292,7 @@ def choose_cores(current: dict[int, int], cores: dict[int, str]) -> dict[int, in
 
 def _core(cpu: int) -> str:
     """Return a name of the core of ``cpu``: its hardware threads, or the CPU itself if that is unknown."""
-    try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
-    except OSError:
-        return str(cpu)
+    return text_in(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu)
 
 
 def openmp_threads() -> dict[int, int]:

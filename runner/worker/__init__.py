@@ -17,6 +17,7 @@ import torch
 
 from .. import implementations
 from ..device import processes
+from ..device.files import text_in
 from ..implementations import loader, revisions
 from ..records.case import CaseRecord, Scalar
 from ..records.paired_rounds import PairedRounds
@@ -36,7 +37,7 @@ LEFT_BYTES = 2**29  # GPU memory: more than the runner itself keeps between two 
 WIPED_BYTES_S = 3e11  # the driver wipes freed memory: 138 GiB slowed an H200 by 2 % for 0.36 s
 CALIBRATION = "kernel_runner.timing.calibration"  # imported only when needed, since it imports Triton
 # Inductor's processes: the pool that compiles, also for later cases, and the processes that time candidates.
-INDUCTOR = re.compile(rb"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
+INDUCTOR = re.compile(r"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
 
 _modules_frozen = 0  # modules that were imported when gc.freeze was last called
 
@@ -259,9 +260,5 @@ def left_running() -> list[int]:
 
     A process that has left its parent is missing. It is killed when the worker ends.
     """
-    running = []
-    for pid in processes.children(os.getpid()):
-        with contextlib.suppress(OSError):  # it has just ended
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            running += [pid] if command and not INDUCTOR.search(command) else []  # b"": it has ended
-    return running
+    commands = {pid: text_in(f"/proc/{pid}/cmdline") for pid in processes.children(os.getpid())}
+    return [pid for pid, command in commands.items() if command and not INDUCTOR.search(command)]  # "": it has ended

@@ -16,10 +16,11 @@ from functools import lru_cache
 
 import torch
 
+from ..device.files import text_in
 from ..implementations import scripts
 from ..implementations.scripts import TIMERS
 from ..timing.clock import sleep
-from ..timing.cpu import scheduled_s, thread_file
+from ..timing.cpu import TASKS, scheduled_s
 
 # Functions that built-in implementations, workloads and instruments call, and that a case may have replaced.
 FUNCTIONS: dict[str, tuple[object, str]] = {
@@ -141,9 +142,9 @@ def computing(threads: Set[int]) -> list[str]:
         sleep(LOOK_S)
         busy = {thread for thread in threads if _wanted_s(thread) - before[thread] > BUSY * LOOK_S}
         # On a busy machine, a runnable thread may get no core for the whole of a look.
-        threads = busy | {x for x in threads if thread_file(x, "stat").rpartition(")")[2].split()[:1] == ["R"]}
+        threads = busy | {x for x in threads if text_in(TASKS / f"{x}/stat").rpartition(")")[2].split()[:1] == ["R"]}
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
-    return sorted(names.get(thread) or thread_file(thread, "comm").strip() or str(thread) for thread in threads)
+    return sorted(names.get(thread) or text_in(TASKS / f"{thread}/comm").strip() or str(thread) for thread in threads)
 
 
 def _wanted_s(thread: int) -> float:
