@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..device.cache import read_record
 from ..records.case import CaseRecord, Scalar
 from ..timing.call import Call
 
@@ -82,11 +83,7 @@ class MeasureContext:
 
 def result(folder: Path) -> dict[str, Any]:
     """Return the result of the program of ``MeasureContext.command`` in ``folder``; {} if there is none."""
-    try:
-        written: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return written
+    return read_record(folder / RESULT) or {}
 
 
 def write_csv(path: Path, lines: Iterable[Mapping[str, object]], columns: Sequence[str] = ()) -> None:
