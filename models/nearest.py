@@ -1,6 +1,6 @@
 """The nearest of some centres to each point, as in a step of k-means or in the codebook of a vector-quantized model.
 
-y_i is the place of the least |a_i - b_j|.
+y_i is the index of the least |a_i - b_j|.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOGETHER = 2**25  # distances that the reference computes at once: 256 MiB for e
 
 @dataclass(frozen=True, kw_only=True)
 class Nearest(WithLayout):
-    """y [n], places in b [m, d] of the rows that are nearest to the rows of a [n, d]."""
+    """y [n], indices in b [m, d] of the rows that are nearest to the rows of a [n, d]."""
 
     dtype: Literal["float32", "float16", "bfloat16"]
     n: Size  # points
@@ -35,7 +35,7 @@ class Nearest(WithLayout):
 
     @property
     def output_dtype(self) -> OutputType:
-        """Places are whole numbers."""
+        """Indices are whole numbers."""
         return "int64"
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
@@ -53,7 +53,7 @@ class Nearest(WithLayout):
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return the least distances r [n], and how much farther the centre of an output may be.
 
-        Several centres may be nearest up to rounding, so that no place is the only right one. Distances are computed in
+        Several centres may be nearest up to rounding, so that no index is the only right one. Distances are computed in
         float32, whatever ``dtype``, with an error of y^2 as the workload cdist derives it: c units of |a|^2 + |b|^2.
         Another centre than the nearest may come out first if it is farther by the errors of both, e together. It is at
         most |a| + r from the origin, but for these errors. An error e of y^2 is one of e / y in y, or of sqrt(e) if y
@@ -67,8 +67,8 @@ class Nearest(WithLayout):
         step = max(1, TOGETHER // self.m)
         for start in range(0, self.n, step):
             rows = a[start : start + step]
-            square, place = (rows.square().sum(-1, keepdim=True) + of_b - 2 * (rows @ b.mT)).min(-1)
-            least[:, start : start + step] = torch.stack([square, of_b[place]])
+            square, index = (rows.square().sum(-1, keepdim=True) + of_b - 2 * (rows @ b.mT)).min(-1)
+            least[:, start : start + step] = torch.stack([square, of_b[index]])
         value, of_a = least[0].clamp(min=0).sqrt(), a.square().sum(-1)
         reduced = self.tf32 and self.dtype == "float32"
         unit = ARITHMETIC[self.dtype]
@@ -79,7 +79,7 @@ class Nearest(WithLayout):
         return (Expected("distance of y", value, error / value.maximum(error.sqrt()), rtol, text),)
 
     def expected_outputs(self, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Chosen:
-        """Return what judges places by the distances of their centres."""
+        """Return what judges indices by the distances of their centres."""
         a, b = (stored.double() for stored in inputs)
         return Chosen(a, b, self.reference(*inputs))
 
@@ -94,7 +94,7 @@ class Nearest(WithLayout):
 
 @dataclass(frozen=True)
 class Chosen:
-    """Judges places in b by the distances of these rows from those of a, both float64."""
+    """Judges indices in b by the distances of these rows from those of a, both float64."""
 
     a: Tensor
     b: Tensor
@@ -111,12 +111,12 @@ class Chosen:
         reason = reason or misfit(outputs[0], self.expected[0].value, torch.int64)
         if reason:
             return CheckResult(compared=False, tolerance=[self.expected[0].tolerance], reason=f"y: {reason}")
-        places: Any = outputs[0]
-        least, most = (aten.item(extreme(places)) for extreme in (aten.amin, aten.amax))
+        indices: Any = outputs[0]
+        least, most = (aten.item(extreme(indices)) for extreme in (aten.amin, aten.amax))
         if least < 0 or most >= len(self.b):
-            reason = f"y: {least if least < 0 else most} is no place among {len(self.b)}"
+            reason = f"y: {least if least < 0 else most} is no index below {len(self.b)}"
             return CheckResult(compared=False, tolerance=[self.expected[0].tolerance], reason=reason)
-        differences = aten.sub(self.a, aten.index_select(self.b, 0, places))
+        differences = aten.sub(self.a, aten.index_select(self.b, 0, indices))
         distances = aten.sqrt(aten.sum_dim(aten.square(differences), [-1]))
         return check_outputs((distances,), self.expected, torch.float64)
 

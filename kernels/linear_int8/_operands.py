@@ -14,7 +14,10 @@ def require_quantized(x: Tensor, weight: Tensor, scale: Tensor, group: int) -> N
         shapes = f"x {[*x.shape]}, weight {[*weight.shape]} and scale {[*scale.shape]} with group={group}"
         raise ValueError(f"{shapes}: give [m, k], [n, k] and [n, groups], here with {groups} groups")
     if weight.dtype != torch.int8 or scale.dtype != x.dtype or not x.device == weight.device == scale.device:
-        raise ValueError("give x, an int8 weight, and a scale of the dtype of x, on one device")
+        given = ", ".join(f"{tensor.dtype} on {tensor.device}" for tensor in (x, weight, scale))
+        raise ValueError(
+            f"x, weight and scale are {given}: give an int8 weight and a scale of the dtype of x, on one device"
+        )
 
 
 def dequantized(weight: Tensor, scale: Tensor, group: int) -> Tensor:

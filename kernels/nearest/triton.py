@@ -1,6 +1,6 @@
 """The nearest centre in one Triton kernel on tensor cores: no distance leaves a program.
 
-A program keeps the least |b|^2 - 2 a.b of each of its points, and the place, while it goes through the centres. |a|^2
+A program keeps the least |b|^2 - 2 a.b of each of its points, and its index, while it goes through the centres. |a|^2
 is the same for all of them. The product has float32 accuracy, from float16 halves (``kernels.fp16_split``): TF32 would
 take another centre for the nearest where two are nearly as far. The halves are made by a kernel before.
 

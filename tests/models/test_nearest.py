@@ -79,15 +79,15 @@ def test_distances_rounded_to_bfloat16_are_wrong(drawn):
     assert not judge.check((exact.bfloat16().argmin(-1),)).correct
 
 
-def test_what_is_no_place_is_wrong(drawn):
+def test_what_is_no_index_is_wrong(drawn):
     judge, exact, _, _ = drawn()
     y = exact.argmin(-1)
     for outputs, why in (
         ((y.int(),), "dtype"),
         ((y[:-1],), "shape"),
         ((y, y), "2 outputs"),
-        ((y - 1000,), "no place among 200"),
-        ((y + 200,), "no place among 200"),
+        ((y - 1000,), "no index below 200"),
+        ((y + 200,), "no index below 200"),
     ):
         found = judge.check_tensors(outputs)
         assert not found.correct
