@@ -104,6 +104,7 @@ class Ranks:
 
 
 current = Ranks()  # of this process
+group: object = None  # of torch.distributed, that ``join`` has made
 
 
 @contextmanager
@@ -133,7 +134,7 @@ def join(path: str, rank: int, count: int, device: str) -> None:
 
     It waits for the other ranks at ``path``, that of a ``MeetingPlace``.
     """
-    global current
+    global current, group
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(rank)
@@ -155,7 +156,7 @@ def join(path: str, rank: int, count: int, device: str) -> None:
     else:
         torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() // count)))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
-    current = ranks
+    current, group = ranks, dist.group.WORLD
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import torch
 from ..device.files import text_in
 from ..implementations import scripts
 from ..implementations.scripts import TIMERS
+from ..timing import ranks
 from ..timing.clock import sleep
 from ..timing.cpu import TASKS, scheduled_s
 
@@ -112,7 +113,7 @@ def settings() -> dict[str, object]:
         "torch.get_num_interop_threads": torch.get_num_interop_threads(),
         MODE: _floating_point_mode(),
         "the variable TRITON_INTERPRET": os.environ.get("TRITON_INTERPRET"),
-        "the default group of torch.distributed": torch.distributed.is_available() and torch.distributed.group.WORLD,
+        "the default group of torch.distributed": ranks.group is None or ranks.group is torch.distributed.group.WORLD,
         "torch.is_inference_mode_enabled": torch.is_inference_mode_enabled(),
         "the stack of torch function modes": torch._C._len_torch_function_stack(),  # entered and not left
         "the stack of torch dispatch modes": torch._C._len_torch_dispatch_stack(),
