@@ -100,7 +100,7 @@ class Chosen:
     b: Tensor
     expected: tuple[Expected, ...]  # the least distances
 
-    def check(self, outputs: Sequence[object]) -> CheckResult:
+    def check(self, outputs: Sequence[object], changed: object = None) -> CheckResult:
         """Compare the distance of each chosen row with the least one."""
         import torch
 

@@ -55,7 +55,7 @@ class Stepwise:
     dtype: DType  # in which a step is computed
     tf32: bool
 
-    def check(self, outputs: Any) -> CheckResult:
+    def check(self, outputs: Any, changed: object = None) -> CheckResult:
         """Compare the change of each parameter in each judged step with that of ``step``."""
         places = [self.steps, *kept(self.steps)]
         count = len(self.start)

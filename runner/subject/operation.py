@@ -239,7 +239,9 @@ class OwnOperation:
         words: dict[str, Any] = {"atol": self.file.atol, "rtol": self.file.rtol}
         if "tolerance" in self.file.parts:
             words = self.module.tolerance(**options_for(self.module.tolerance, self._fields()))
-        judge = Judge(reference, args, kwargs, tf32=self.tf32, quick=quick, **words)
+        # A backward alone starts from a forward that has made its changes. Public tasks compare what is returned.
+        state = self.pass_ != "bwd" and not hasattr(self.module.reference, "of_module")
+        judge = Judge(reference, args, kwargs, tf32=self.tf32, quick=quick, state=state, **words)
         self.__dict__["_outside_bytes"] = judge.output_bytes + getattr(reference, "upstream_bytes", 0)
         return judge
 
@@ -291,12 +293,13 @@ class FileCheck:
     function: Callable[[Any, Any], str | None]
     inputs: Sequence[Any]
 
-    def check(self, outputs: Any) -> CheckResult:
+    def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Call the function with the inputs, as they were before a call, and ``outputs``."""
         from ..timing.correctness import CheckResult
         from ..timing.nested import cloned
+        from ..timing.outputs import returned
 
-        reason = self.function(cloned(self.inputs), outputs)
+        reason = self.function(cloned(self.inputs), returned(outputs, changed))
         return CheckResult(compared=False, tolerance=["by check() of the file"], reason=reason or "")
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:

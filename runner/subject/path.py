@@ -57,7 +57,7 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
     columns["first_call_s"] = time.perf_counter() - started
     inputs.note_changes()
     inputs.restore()
-    columns["mutates_inputs"] = changed = ranks.current.any(inputs.changed)
+    columns["mutates_inputs"] = changed = ranks.current.any(inputs.changed or inputs.replaces)
     if changed:
         alone = call
 
@@ -77,22 +77,20 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
 def checked(
     call: Call, expected: Outputs, expected_now: Callable[[], Outputs], inputs: Inputs
 ) -> tuple[Call, dict[str, Scalar], str]:
-    """Compare what ``call`` returns with what is expected, or else the inputs that it changes.
+    """Compare what ``call`` returns, and the inputs that it changes, with what is expected.
 
     Return the call with what judges its further outputs, the columns of the check, and what is wrong, or "".
     ``expected_now`` gives what is expected for the values that the inputs hold when it is called.
     """
     call.restore()
     outputs = call.run()
-    if ranks.current.any(not tensors(outputs) and inputs.changed):
-        result = expected.check([now for now, _ in inputs.changed])
-        call.restore()
-        return call, *_of_all_ranks(result)
-    result = expected.check(outputs)
+    changed = inputs.now
+    result = expected.check(outputs, changed)
     columns, reason = _of_all_ranks(result)
     if not ranks.current.any(not result.compared):
-        columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs))
-    if not reason:
+        columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))
+    call.restore()
+    if not reason and ranks.current.any(tensors(outputs)):
         paths = tensor_paths(outputs)
         call = replace(
             call,

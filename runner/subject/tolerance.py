@@ -7,6 +7,7 @@ The reference runs in float64, in its own types, and several times in float64 wi
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..records.figures import listed
 from ..records.replaced import replaced, setting
 from ..timing import ranks
+from ..timing.arguments import is_watched
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs, misfit
 from ..timing.nested import Path, is_array, leaves, mapped, plain_leaves, tensors
+from ..timing.outputs import returned
 from .limits import Floats, Integers
 from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
 
@@ -38,7 +41,7 @@ LOWER = {  # the next narrower type
     torch.bfloat16: torch.float8_e4m3fn,
     torch.float16: torch.float8_e4m3fn,
 }
-Leaves = dict[Path, object]  # what a call returns; if that is nothing, under names such as ``args[0]`` what it changes
+Leaves = dict[Path, object]  # what a call returns, and by names such as ``cache.k`` the arguments that it changes
 
 
 @dataclass
@@ -75,11 +78,12 @@ class Judge:
         quick: bool = False,
         computed: str | None = None,
         how: str = "",
+        state: bool = True,
     ) -> None:
         """Run the reference, always on copies of its arguments.
 
         Args:
-            reference: a function or a module. It may change its arguments instead of returning something.
+            reference: a function or a module. It may change its arguments, and then need not return anything.
             args: its arguments, any nesting; modules among them are copied too. They must hold the same values as long
                 as the judge is used.
             kwargs: the same by name.
@@ -94,6 +98,7 @@ class Judge:
             quick: with half of the draws.
             computed: name of the narrowest type that the case computes in; None: that of its arguments.
             how: what the tolerance says of the reference.
+            state: compare arguments that the reference changes, also if it returns something.
 
         Raises:
             Exception: what the reference raises in its own types, if it does not run in float64 either.
@@ -102,7 +107,8 @@ class Judge:
         self.refused = self.unproven = self.note = ""
         self._run, module = _callable(reference)
         self._values = (module, tuple(args), dict(kwargs or {}))
-        self._tf32, self._factor, self._quick, self._how = tf32, factor, quick, how
+        self._tf32, self._factor, self._quick, self._how, self._state = tf32, factor, quick, how, state
+        self._reference = reference
         self._given = (atol or 0.0, rtol or 0.0) if atol is not None or rtol is not None else None
         self._either, self._outliers = either, (share, inf if cap is None else cap)
         self._relaxed: dict[Path, _Output] | None = None  # with TF32 allowed, if that was asked
@@ -129,12 +135,15 @@ class Judge:
         """Return what the reference gives in its own types, by path."""
         return dict(self._own)
 
-    def check(self, outputs: object) -> CheckResult:
-        """Compare every tensor, number and string of ``outputs``, which a call returned.
+    def check(self, outputs: object, changed: Sequence[Tensor] | None = None) -> CheckResult:
+        """Compare every tensor, number and string of ``outputs``, which a call returned, and the arguments.
 
-        If the reference returns nothing, they are the arguments that it changes, in order.
+        The arguments hold what the call left there. ``changed``: those that it changed; None: they are not compared.
+        What a reference changes, a call must change alike; what it returns, a call may leave in the arguments, but for
+        a reference that changes any.
         """
-        return self._check(dict(leaves(outputs)))
+        given = outputs if self._changed else returned(outputs, changed)
+        return self._check(dict(leaves(given)) if self._returns else {}, changed)
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[Path] = ()) -> CheckResult:
         """Compare the tensors that a call returned.
@@ -146,25 +155,46 @@ class Judge:
         """
         if self.refused:
             return CheckResult(compared=False, unknown=self.refused)
-        wanted = [path for path, leaf in self._own.items() if isinstance(leaf, Tensor)]
+        if not self._returns:
+            return self._check({})
+        own = self._returned
+        wanted = [path for path, leaf in own.items() if isinstance(leaf, Tensor)]
         if len(outputs) != len(wanted):  # a tensor may be right where the reference has a number
-            wanted = [path for path, leaf in self._own.items() if isinstance(_tensor(leaf), Tensor)]
+            wanted = [path for path, leaf in own.items() if isinstance(_tensor(leaf), Tensor)]
         if len(outputs) != len(wanted):
             reason = f"{len(outputs)} tensors where the reference has {len(wanted)}"
             return CheckResult(compared=False, tolerance=[self.tolerance], reason=reason)
         wanted = [*paths] if set(paths) == set(wanted) else wanted
-        return self._check(self._own | dict(zip(wanted, outputs, strict=True)))
+        return self._check(own | dict(zip(wanted, outputs, strict=True)))
 
-    def _check(self, given: Leaves) -> CheckResult:
+    def _check(self, given: Leaves, changed: Sequence[Tensor] | None = None) -> CheckResult:
         if self.refused:
             return CheckResult(compared=False, unknown=self.refused)
         result = CheckResult(tolerance=[self.tolerance], note=self.note)
         given = self._matched(given, result)
+        now = self._named(self._values) if changed is not None else {}
+        touched = {_place(tensor) for tensor in changed or ()}
+        unchanged = {name for name, tensor in now.items() if _place(tensor) not in touched}
+        known = self._changed or ()
+        given |= {name: now[name] for name in known if name in now}
+        stale = []
         for path, expected in self._own.items():
             if path in given:
-                name = path or "the output"
                 reason = self._compare(path, expected, given[path], result)
-                result.reason = result.reason or (reason and f"{name}: {reason}")
+                if reason and path in unchanged:
+                    stale.append(path)
+                else:
+                    result.reason = result.reason or (reason and f"{path or 'the output'}: {reason}")
+            elif changed is not None and path in known:
+                stale.append(path)
+        if stale:
+            result.reason = result.reason or f"it does not change {listed(stale)}, as the reference does"
+        if extra := [name for name in now if name not in unchanged and name not in known]:
+            text = f"it changes {listed(extra)}, which the reference leaves as it is"
+            if known:
+                result.reason = result.reason or text
+            else:
+                result.note = "; ".join(filter(None, (result.note, text)))
         if result.compared and not result.correct and self._is_tf32(given):
             result.reason += "; only TF32 explains it, which tf32=false does not allow"
         if result.correct:
@@ -189,11 +219,13 @@ class Judge:
         failure: Exception | None = None
         self._own: Leaves = {}
         self._returns = True
+        self._changed: list[str] | None = None  # not known yet
         try:
             with _tf32_allowed(self._tf32, self._device):
-                self._own, self._returns = self._leaves(self._values, Tensor.clone)
+                self._own = self._leaves(Tensor.clone)
         except Exception as error:  # the reference may not exist in this type on this device
             failure = error
+        self._changed = self._changed or []
         try:
             self._exact, exact = self._in_float64(None)
         except Exception as error:
@@ -263,27 +295,45 @@ class Judge:
         mode = Rounding(self._kind, kinds, noise, **options)
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
         with in_float64, mode, NominalTypes(mode), sdpa_kernel(SDPBackend.MATH):  # of operators that the mode knows
-            returned = self._run(*values)
-        return self._collected(returned, {path: tensor for path, tensor in _named(values) if path in self._own}), mode
+            return self._collected(self._run(*values), values), mode
 
-    def _leaves(self, values: Any, change: Callable[[Tensor], Tensor]) -> tuple[Leaves, bool]:
-        """Run the reference in its own types. Return its outputs, and whether it returns something."""
+    def _leaves(self, change: Callable[[Tensor], Tensor]) -> Leaves:
+        """Run the reference in its own types, with changed arguments. The first run finds what it changes itself."""
 
         def fresh(tensor: Tensor) -> Tensor:
             return change(tensor.detach()).requires_grad_(tensor.requires_grad)
 
-        copies = mapped(fresh, values, copy.deepcopy)
-        before = dict(_named(values if change is Tensor.clone else mapped(Tensor.clone, copies, copy.deepcopy)))
-        returned = self._run(*copies)
-        if returned is not None:
-            return self._collected(returned, {}), True
-        return self._collected(None, {path: x for path, x in _named(copies) if not _same(x, before[path])}), False
+        copies = mapped(fresh, self._values, copy.deepcopy)
+        outputs = self._run(*copies)
+        if self._changed is None:
+            self._returns, before = outputs is not None, self._named(self._values)
+            after = self._named(copies) if self._state or not self._returns else {}
+            self._changed = [
+                name for name, tensor in after.items() if name not in before or not _same(tensor, before[name])
+            ]
+        return self._collected(outputs, copies)
 
-    def _collected(self, returned: object, after: Mapping[Path, Tensor]) -> Leaves:
-        """Return all that a call returned; if that is nothing, the arguments that it changes ``after`` it."""
-        self._arrays = {path for path, leaf in plain_leaves(returned) if is_array(leaf)}
-        own = dict(leaves(returned)) if returned is not None else after
+    def _collected(self, outputs: object, values: Any) -> Leaves:
+        """Return all that a call returned, and the arguments among ``values`` that it changes."""
+        self._arrays = {path for path, leaf in plain_leaves(outputs) if is_array(leaf)}
+        own = dict(leaves(outputs)) if outputs is not None else {}
+        own |= {name: tensor for name, tensor in self._named(values).items() if name in (self._changed or ())}
         return {path: _detached(leaf) for path, leaf in own.items()}
+
+    def _named(self, values: Any) -> dict[Path, Tensor]:
+        """Return the tensors among the arguments whose changes are noticed, by the reference's names for them."""
+        _, args, kwargs = values
+        try:
+            arguments = inspect.signature(self._reference).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):  # it is not of Python
+            arguments = {"args": args, **kwargs}
+        named = ((f"{name}{path}", leaf) for name, value in arguments.items() for path, leaf in tensors(value))
+        return {name: tensor for name, tensor in named if is_watched(tensor)}
+
+    @property
+    def _returned(self) -> Leaves:
+        """What the reference returns, without the arguments that it changes."""
+        return {path: leaf for path, leaf in self._own.items() if path not in (self._changed or ())}
 
     def _shapes(self, values: Leaves) -> dict[Path, object]:
         numbers = {path: _tensor(leaf) for path, leaf in values.items()}
@@ -339,18 +389,17 @@ class Judge:
 
     def _matched(self, given: Leaves, result: CheckResult) -> Leaves:
         """Return outputs by the paths of the reference's; what is missing or too much goes into ``result``."""
-        if not self._returns:
-            given = {path: leaf for path, leaf in given.items() if isinstance(leaf, Tensor)}
-        if len(given) == len(self._own) and not set(given) & set(self._own):  # the same in another nesting
-            given = dict(zip(self._own, given.values(), strict=True))
-        missing = [path for path in self._own if path not in given]
-        for path in (*missing, *(path for path in given if path not in self._own)):
+        own = self._returned
+        if len(given) == len(own) and not set(given) & set(own):  # the same in another nesting
+            given = dict(zip(own, given.values(), strict=True))
+        missing = [path for path in own if path not in given]
+        for path in (*missing, *(path for path in given if path not in own)):
             result.compared = False
             text = f"{path or 'the output'}: {'missing' if path in missing else 'not expected'}"
-            if [*given] == [""] and len(self._own) > 1:
-                text = f"it returns one value; the reference returns {len(self._own)}"
+            if [*given] == [""] and len(own) > 1:
+                text = f"it returns one value; the reference returns {len(own)}"
             result.reason = result.reason or text
-        return {path: leaf for path, leaf in given.items() if path in self._own}
+        return {path: leaf for path, leaf in given.items() if path in own}
 
     def _compare(self, path: Path, expected: object, leaf: object, result: CheckResult) -> str:
         """Add the errors of one output to ``result``. Return what is wrong with it."""
@@ -430,6 +479,8 @@ class Judge:
             self.unproven = unproven
             return
         notes += [f"{listed(blind)} would pass"] if blind else []
+        if stale := self._passes(self._named(self._values), judged):
+            notes += [f"{listed(stale)} left unchanged would pass"]
         floats = {path: output for path, output in judged.items() if output.own.is_floating_point()}
         larger = {path: (output.own.double() * 1.01).to(output.own.dtype) for path, output in floats.items()}
         if floats and len(self._passes(larger, floats)) == len(floats):
@@ -452,7 +503,7 @@ class Judge:
 
         try:
             with _tf32_allowed(self._tf32, self._device):
-                outputs, _ = self._leaves(self._values, changed)
+                outputs = self._leaves(changed)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # the reference takes no other numbers
@@ -476,10 +527,8 @@ def _callable(reference: Callable[..., Any]) -> tuple[Callable[..., Any], torch.
     return lambda module, args, kwargs: reference(*args, **kwargs), None
 
 
-def _named(values: Any) -> Iterator[tuple[Path, Tensor]]:
-    """Yield the tensors of a module, of arguments and of keyword arguments, with names."""
-    for name, value in zip(("module", "args", "kwargs"), values, strict=True):
-        yield from ((f"{name}{path}", tensor) for path, tensor in tensors(value))
+def _place(tensor: Tensor) -> tuple[int, torch.Size]:
+    return tensor.data_ptr(), tensor.shape
 
 
 def _kind(inputs: Sequence[Tensor]) -> torch.dtype:

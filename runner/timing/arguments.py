@@ -19,12 +19,15 @@ from .outputs import tensors
 
 
 class Inputs:
-    """The tensors among arguments, and copies of the tensors that calls change."""
+    """The tensors among arguments, and copies of the tensors that calls change or replace."""
 
     def __init__(self, args: object) -> None:
         self.tensors = [tensor for _, tensor in nested.tensors(args)]
         self.changed: list[tuple[Tensor, Tensor]] = []
-        self._before: list[tuple[Tensor, Tensor]] = []
+        self.replaces = False  # whether calls put other tensors into dicts, lists or modules
+        self._args = args
+        self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
+        self._before: list[tuple[Tensor, Tensor]] | None = None  # changes are not noticed
 
     @property
     def movable(self) -> tuple[Tensor, ...]:
@@ -39,22 +42,46 @@ class Inputs:
 
     def copy(self) -> None:
         """Copy the tensors, so that changes are noticed. Raises torch.OutOfMemoryError."""
-        for tensor in self.tensors:
-            if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_quantized:
-                self._before.append((tensor, tensor.detach().clone()))
+        self._held = [(holder, holder.copy()) for holder in nested.holders(self._args)]
+        self._before = [(tensor, tensor.detach().clone()) for tensor in self.tensors if is_watched(tensor)]
+
+    @property
+    def now(self) -> list[Tensor] | None:
+        """The tensors that calls change, and those that they put into the arguments; None if that is not noticed."""
+        known = set(map(id, self.tensors))
+        new = [tensor for _, tensor in nested.tensors(self._args) if id(tensor) not in known] if self.replaces else []
+        return [now for now, _ in self.changed] + new if self._before is not None else None
 
     def note_changes(self) -> None:
-        """Find the tensors that a call has changed, and free the copies of the others."""
+        """Find the tensors that a call has changed or replaced, and free the copies of the others."""
+        self.replaces |= any(_differ(holder, was) for holder, was in self._held)
         changed = {id(tensor) for tensor, _ in self.changed}
-        self.changed += [(now, was) for now, was in self._before if id(now) not in changed and not same_bits(now, was)]
-        self._before = []
+        self.changed += [
+            (now, was) for now, was in self._before or () if id(now) not in changed and not same_bits(now, was)
+        ]
+        self._before = self._before and []
 
     def restore(self) -> None:
         """Undo the changes, in place."""
+        for holder, was in self._held if self.replaces else ():
+            if _differ(holder, was):
+                holder.clear()
+                holder.extend(was) if isinstance(holder, list) else holder.update(was)
         if self.changed:
             with torch.no_grad():
                 now, was = zip(*self.changed, strict=True)
                 torch._foreach_copy_(now, was)
+
+
+def _differ(holder: Any, was: Any) -> bool:
+    """Return whether a dict or list holds other objects than its copy."""
+    now, then = (each if isinstance(each, list) else [*each, *each.values()] for each in (holder, was))
+    return [*map(id, now)] != [*map(id, then)]
+
+
+def is_watched(tensor: Tensor) -> bool:
+    """Return whether changes of ``tensor`` are noticed."""
+    return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def device_of(functions: Sequence[Callable[..., Any]], args: Sequence[Any]) -> torch.device:

@@ -14,6 +14,7 @@ from ..records.case import Scalar
 from . import nested
 from .bound import aten
 from .call import Call, Expected
+from .outputs import returned
 
 PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses may have no memory, or compute values when they are read
 ROUNDED = 1e-6  # of a number of elements
@@ -50,8 +51,8 @@ class CheckResult:
 class Outputs(Protocol):
     """What the outputs of a call should be."""
 
-    def check(self, outputs: Any) -> CheckResult:
-        """Compare what a call returned."""
+    def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
+        """Compare what a call returned, and the arguments that it ``changed``, as they are now. None: unknown."""
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
         """Compare the tensors among what a call returned, in their order. ``paths``: where they are in it."""
@@ -64,20 +65,23 @@ class ExpectedOutputs:
     expected: tuple[Expected, ...]
     dtype: torch.dtype  # of each output
 
-    def check(self, outputs: Any) -> CheckResult:
+    def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Compare every output with its reference."""
-        return check_outputs(outputs, self.expected, self.dtype)
+        return check_outputs(returned(outputs, changed), self.expected, self.dtype)
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
         """Compare every output with its reference, whatever its path."""
         return self.check(outputs)
 
 
-def repeats(call: Call, outputs: object) -> bool:
-    """Return whether ``call`` gives the bits of ``outputs`` again, in the first ``CHUNK`` elements of each."""
-    before = [aten.clone(_bits(output, 0)) for _, output in nested.tensors(outputs)]  # it may overwrite them
+def repeats(call: Call, outputs: object, changed: Sequence[Tensor] = ()) -> bool:
+    """Return whether ``call`` gives the bits of ``outputs`` again, in the first ``CHUNK`` elements of each.
+
+    ``changed``: arguments, in which it must leave the same bits too.
+    """
+    before = [aten.clone(_bits(output, 0)) for _, output in nested.tensors((outputs, changed))]  # it may overwrite them
     call.restore()
-    after = [_bits(output, 0) for _, output in nested.tensors(call.run())]
+    after = [_bits(output, 0) for _, output in nested.tensors((call.run(), changed))]
     return len(before) == len(after) and all(map(aten.equal, before, after))
 
 

@@ -56,6 +56,19 @@ def parts(value: object) -> Iterator[tuple[Path, object]]:
             yield from ((f"{key}{path}", part) for path, part in parts(child))
 
 
+def holders(value: object) -> list[Any]:
+    """Return the mappings and lists in which ``value``, or a module within it, holds something by reference."""
+    found: list[Any] = []
+    for _, part in parts(value):
+        if isinstance(part, torch.nn.Module):
+            found += [held for module in part.modules() for held in (module._parameters, module._buffers)]
+        elif isinstance(part, dict | list):
+            found.append(part)
+        elif dataclasses.is_dataclass(part) and not isinstance(part, type) and hasattr(part, "__dict__"):
+            found.append(vars(part))
+    return found
+
+
 def tensors(value: object) -> list[tuple[Path, Tensor]]:
     """Return the tensors among ``leaves``, each tensor once, under its first path."""
     seen: dict[int, tuple[Path, Tensor]] = {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,6 +14,11 @@ from . import nested
 def tensors(result: object) -> list[Tensor]:
     """Return the tensors in ``result``, which may be one or hold them in any nesting, detached from autograd."""
     return [leaf.detach() for _, leaf in nested.leaves(result) if isinstance(leaf, Tensor)]
+
+
+def returned(result: object, changed: Sequence[Tensor] | None) -> Any:
+    """Return ``result`` of a call; if it holds no tensor, the arguments that the call ``changed``, if any."""
+    return result if tensors(result) or not changed else changed
 
 
 def tensor_paths(result: object) -> list[str]:

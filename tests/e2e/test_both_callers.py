@@ -238,6 +238,7 @@ def plain_right(hidden_states, past, layer):
 def by_batch_right(hidden_states, past, layer):
     keys, values, length = past
     parts = [layer(x[None], Cache(k[None], v[None], length)) for x, k, v in zip(hidden_states, keys, values)]
+    layer.calls -= len(parts) - 1
     caches = [part.past_key_values[0] for part in parts]
     cache = Cache(*(torch.cat([getattr(one, name) for one in caches]) for name in ("keys", "values")), caches[0].length)
     return Output(torch.cat([part.last_hidden_state for part in parts]), (cache,))
@@ -271,7 +272,133 @@ def kept_wrong(hidden_states, past, layer, known=[]):
 """
 
 
-@pytest.fixture(params=[(FILE, 40), (LAYER, 10)], ids=["normalization", "layer"])
+# What is in the arguments after a call counts as what it returns: an average, a counter in a dict, buffers of a module.
+STATE = """
+import torch
+
+def inputs(batch=16, channels=8):
+    state = {"mean": torch.randn(channels), "steps": torch.tensor(5)}
+    return 1 + 2 * torch.randn(batch, channels), state, torch.nn.BatchNorm1d(channels)
+
+def reference(x, state, norm):
+    state["mean"].mul_(0.9).add_(x.mean(0), alpha=0.1)
+    state["steps"] += 1
+    return norm(x) - state["mean"]
+
+def _copied(state):
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+def plain_right(x, state, norm):
+    return reference(x, state, norm)
+
+def other_order_right(x, state, norm):
+    y = norm(x)
+    state["mean"].lerp_(x.sum(0) / len(x), 0.1)
+    state["steps"].add_(1)
+    return y - state["mean"]
+
+def stale_wrong(x, state, norm):
+    return reference(x, _copied(state), norm)
+
+def replaced_right(x, state, norm):
+    new = _copied(state)
+    y = reference(x, new, norm)
+    state.update(new)
+    norm.running_mean = norm.running_mean.clone()
+    return y
+
+def replaced_wrong(x, state, norm):
+    y = reference(x, state, norm)
+    norm.running_mean = norm.running_mean * 1.01
+    return y
+
+def zeroed_wrong(x, state, norm):
+    y = reference(x, state, norm)
+    state["mean"].zero_()
+    return y
+
+def last_of_mean_wrong(x, state, norm):
+    last = state["mean"][-1].clone()
+    y = reference(x, state, norm)
+    state["mean"][-1] = last
+    return y
+
+def not_counted_wrong(x, state, norm):
+    y = reference(x, state, norm)
+    state["steps"] -= 1
+    return y
+
+def functional_wrong(x, state, norm):
+    y = reference(x, state, norm)
+    norm.reset_running_stats()
+    return y
+
+def biased_wrong(x, state, norm):
+    before = norm.running_var.clone()
+    y = reference(x, state, norm)
+    norm.running_var.copy_(0.9 * before + 0.1 * x.var(0, correction=0))
+    return y
+
+def changes_x_wrong(x, state, norm):
+    y = reference(x, state, norm)
+    x[0, 0] = 0
+    return y
+
+def changes_weight_wrong(x, state, norm):
+    y = reference(x, state, norm)
+    norm.weight.data.mul_(1.5)
+    return y
+"""
+
+
+# A function that returns nothing.
+IN_PLACE = """
+import torch
+
+def inputs(batch=2, length=16, dim=8, new=3):
+    return *torch.randn(2, batch, length, dim), *torch.randn(2, batch, new, dim), torch.tensor([0, 9])
+
+def reference(k, v, new_k, new_v, at):
+    for b, start in enumerate(at.tolist()):
+        k[b, start : start + new_k.shape[1]] = new_k[b]
+        v[b, start : start + new_v.shape[1]] = new_v[b]
+
+def plain_right(k, v, new_k, new_v, at):
+    reference(k, v, new_k, new_v, at)
+
+def scattered_right(k, v, new_k, new_v, at):
+    rows = at[:, None] + torch.arange(new_k.shape[1])
+    k[torch.arange(len(k))[:, None], rows] = new_k
+    v[torch.arange(len(k))[:, None], rows] = new_v
+
+def returns_them_right(k, v, new_k, new_v, at):
+    reference(k, v, new_k, new_v, at)
+    return k, v
+
+def nothing_wrong(k, v, new_k, new_v, at):
+    pass
+
+def one_wrong(k, v, new_k, new_v, at):
+    reference(k, v.clone(), new_k, new_v, at)
+
+def copies_wrong(k, v, new_k, new_v, at):
+    k, v = k.clone(), v.clone()
+    reference(k, v, new_k, new_v, at)
+    return k, v
+
+def changes_new_wrong(k, v, new_k, new_v, at):
+    reference(k, v, new_k, new_v, at)
+    new_k.zero_()
+
+def changes_more_wrong(k, v, new_k, new_v, at):
+    reference(k, v, new_k, new_v, at)
+    k[0, 15, 5] += 1
+"""
+
+
+@pytest.fixture(
+    params=[(FILE, 40), (LAYER, 10), (STATE, 10), (IN_PLACE, 8)], ids=["normalization", "layer", "state", "in_place"]
+)
 def module(request, tmp_path):
     text, least = request.param
     path = tmp_path / f"{request.node.callspec.id}.py"

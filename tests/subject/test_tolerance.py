@@ -322,9 +322,65 @@ def test_changed_arguments_are_the_outputs_of_a_function_that_returns_nothing():
     x, out = torch.randn(50), torch.zeros(50)
     judge = Judge(add, (x, out))
     assert not out.any()
-    assert judge.check(x + 1).correct
-    assert judge.check(out).reason.startswith("args[1]: ")
-    assert judge.check(None).reason == "args[1]: missing"
+    assert judge.check(None, []).reason == "it does not change out, as the reference does"
+    out.copy_(x)
+    assert judge.check(None, [out]).reason.startswith("out: 50 of 50 elements wrong")
+    out.copy_(x + 1)
+    assert judge.check(None, [out]).correct
+    assert judge.check(out, [out]).correct  # it may return more
+    assert judge.check(None, [x, out]).reason == "it changes x, which the reference leaves as it is"
+
+
+def test_changed_arguments_of_any_kind_are_compared_beside_the_outputs():
+    def step(state: dict[str, Any], *xs: Tensor, layer: torch.nn.Module) -> Tensor:
+        state["mean"][0].lerp_(xs[0], 0.25)
+        xs[1].neg_()
+        return layer(xs[0])
+
+    def args() -> tuple[Any, ...]:
+        torch.manual_seed(0)
+        return {"mean": (torch.randn(40, 8),)}, torch.randn(40, 8), torch.arange(5)
+
+    given, layer = args(), torch.nn.BatchNorm1d(8)
+    judge = Judge(step, given, {"layer": layer})
+    y = step(*given, layer=layer)
+    state, x, places = given
+    buffers = [*layer.buffers()]
+    changed = [state["mean"][0], places, *buffers]
+    assert judge.check(y, changed).reason == ""
+    assert judge.check(y).reason == ""  # without knowledge of what changed, outputs alone are compared
+    assert judge.check(y, changed[:1]).reason == ""  # values count: a change may be too small to be noticed
+    assert judge.check(y * 1.01, changed).reason
+    for tensor, name in zip(
+        changed,
+        ('state["mean"][0]', "xs[1]", "layer.running_mean", "layer.running_var", "layer.num_batches_tracked"),
+        strict=True,
+    ):
+        kept = tensor.clone()
+        tensor.add_(1)
+        assert judge.check(y, changed).reason.startswith(f"{name}: ")
+        others = [other for other in changed if other is not tensor]
+        assert judge.check(y, others).reason == f"it does not change {name}, as the reference does"
+        tensor.copy_(kept)
+    assert judge.check(y, [*changed, x]).reason == "it changes xs[0], which the reference leaves as it is"
+
+
+def test_an_implementation_may_change_the_arguments_of_a_reference_that_changes_none():
+    x = torch.randn(50)
+    judge = Judge(torch.neg, (x,))
+    right = judge.check(-x, [x])
+    assert (right.reason, right.note) == ("", "it changes args[0], which the reference leaves as it is")
+    assert judge.check(None, [x.neg_()]).correct  # and leave the result there
+
+
+def test_an_update_that_may_be_left_out_is_noted():
+    def step(x: Tensor, mean: Tensor) -> Tensor:
+        mean.lerp_(x, 1e-3)
+        return x.exp()
+
+    args = torch.randn(50), torch.zeros(50)
+    assert Judge(step, args).note == ""
+    assert Judge(step, args, atol=1e-2).note == "zeros would pass in mean; mean left unchanged would pass"
 
 
 def test_a_module_is_a_reference_and_its_buffers_stay():

@@ -90,7 +90,7 @@ def test_the_gravest_verdict_of_any_rank_counts_with_its_columns(both):
 def test_a_rank_that_cannot_judge_leaves_the_result_unknown(both):
     def judged(rank):
         x = torch.ones(4)
-        expected = SimpleNamespace(check=lambda outputs: CheckResult(unknown="too short" if rank else ""))
+        expected = SimpleNamespace(check=lambda outputs, changed: CheckResult(unknown="too short" if rank else ""))
         _, columns, wrong = checked(Call(lambda: (x + 1,)), expected, lambda: expected, Inputs([x]))
         return columns["correct"], columns["check_note"], wrong
 
@@ -101,7 +101,7 @@ def test_the_errors_are_those_of_the_worst_rank(both):
     def judged(rank):
         x, error = torch.ones(4), [(1e-6, 1.0), (2e-6, math.inf)][rank]
         result = CheckResult(*error, note=["", "a constant would pass"][rank])
-        expected = SimpleNamespace(check=lambda outputs: result)
+        expected = SimpleNamespace(check=lambda outputs, changed: result)
         return checked(Call(lambda: (x + 1,)), expected, lambda: expected, Inputs([x]))[1]
 
     for columns in both(judged):
