@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from ..models.layout import Layout, laid_out
 from ..records.grouping import reachable
 from ..tasks.own_file import Pass
 from ..timing import nested
+from ..timing.arguments import Inputs
+
+_Forward = tuple[list[Tensor], list[Tensor], list[Tensor]]  # outputs, leaves, gradients of the outputs
 
 
 def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
@@ -117,18 +121,40 @@ class GradientsAlone:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], layout: Layout
     ) -> None:
         self._function, self._given, self._layout = function, (args, kwargs), layout
-        self._forwards: dict[object, tuple[list[Tensor], list[Tensor], list[Tensor]]] = {}
+        self._forwards: dict[object, _Forward] = {}
+        self._changes: set[int] | None = None  # ids of arguments that a forward changes
 
     def __call__(self) -> tuple[Tensor | None, ...]:
         """Return each gradient; None where an output does not depend on an input."""
         stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
         if stream not in self._forwards:
-            args, kwargs, leaves = with_leaves(*self._given)
-            with torch.enable_grad():
-                outputs = differentiable(self._function(*args, **kwargs))
-            self._forwards[stream] = outputs, leaves, [upstream(output, self._layout) for output in outputs]
+            self._forwards[stream] = self._forward() if self._forwards else self._first_forward()
         outputs, leaves, given = self._forwards[stream]
         return torch.autograd.grad(outputs, leaves, given, retain_graph=True, allow_unused=True)
+
+    def _first_forward(self) -> _Forward:
+        """Run the forward. If it changes arguments, as BatchNorm does, undo that and run it on copies of them.
+
+        A backward needs them as the forward left them, and other calls as they were before.
+        """
+        inputs = Inputs(self._given)
+        inputs.copy(without={id(tensor) for tensor in chain(*wanted(self._given))})
+        forward = self._forward()
+        inputs.note_changes()
+        if not inputs.changed and not inputs.replaces:
+            return forward
+        self._changes = {id(now) for now, _ in inputs.changed}
+        inputs.restore()
+        return self._forward()
+
+    def _forward(self) -> _Forward:
+        changes, given = self._changes, self._given
+        if changes is not None:
+            given = nested.mapped(lambda x: x.clone() if id(x) in changes else x, given, copy.deepcopy)
+        args, kwargs, leaves = with_leaves(*given)
+        with torch.enable_grad():
+            outputs = differentiable(self._function(*args, **kwargs))
+        return outputs, leaves, [upstream(output, self._layout) for output in outputs]
 
 
 class WithGradients:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -40,10 +40,11 @@ class Inputs:
             if not tensor.is_inference() and tensor.is_leaf and storages[tensor.untyped_storage().data_ptr()] == 1
         )
 
-    def copy(self) -> None:
-        """Copy the tensors, so that changes are noticed. Raises torch.OutOfMemoryError."""
+    def copy(self, without: Collection[int] = ()) -> None:
+        """Copy the tensors, but for those of some ids, so that changes are noticed. Raises torch.OutOfMemoryError."""
+        watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
         self._held = [(holder, holder.copy()) for holder in nested.holders(self._args)]
-        self._before = [(tensor, tensor.detach().clone()) for tensor in self.tensors if is_watched(tensor)]
+        self._before = [(tensor, tensor.detach().clone()) for tensor in watched]
 
     @property
     def now(self) -> list[Tensor] | None:

@@ -7,7 +7,10 @@ import torch
 
 from runner.kernels.unsupported import Unsupported
 from runner.subject.operation import class_of
+from runner.subject.path import checked, first_calls
 from runner.tasks import own_file
+from runner.timing import nested
+from runner.timing.arguments import Inputs
 
 LAYERED = """
 import random
@@ -221,3 +224,37 @@ def test_quick_judges_by_fewer_runs_of_the_reference(operation):
     inputs = mine.draw_inputs("cpu", 0)
     whole, quick = (mine.expected_outputs(inputs, quick=quick).tolerance for quick in (False, True))
     assert (whole, quick) == ("automatic (8 draws)", "automatic (4 draws)")
+
+
+AVERAGED = """
+import torch
+def inputs(rows=6, cols=5):
+    return torch.randn(rows, cols, requires_grad=True), {"mean": torch.ones(cols), "step": torch.zeros(1)}
+def reference(x, state):
+    state["mean"].lerp_(x.detach().mean(0), 0.5)
+    state["step"] = state["step"] + 1
+    return x * state["mean"] * state["step"]
+"""
+NORMALIZED = """
+import torch
+def inputs(rows=6, cols=5):
+    return torch.randn(rows, cols), torch.nn.Sequential(torch.nn.Linear(cols, cols), torch.nn.BatchNorm1d(cols))
+def reference(x, layers): return layers(x)
+"""
+
+
+@pytest.mark.parametrize("text", [AVERAGED, NORMALIZED, LAYERED])
+def test_a_backward_alone_finds_what_its_forward_has_changed_and_the_arguments_do_not(operation, text):
+    mine = operation(text, pass_="bwd")
+    inputs = mine.draw_inputs("cpu", 0)
+    before = [tensor.clone() for tensor in inputs]
+    expected = mine.expected_outputs(inputs)
+    given = Inputs(mine.arguments)
+    given.copy()
+    calls = [first_calls(mine.call(mine.module.reference, inputs), given, "cpu", peak=False)[0] for _ in range(2)]
+    for call in 2 * calls:  # in turn, as in paired rounds
+        call, columns, reason = checked(call, expected, lambda: expected, given)
+        assert (reason, columns["correct"]) == ("", True)
+        call.restore()
+    assert all(map(torch.equal, inputs, before))
+    assert all(now is was for (_, now), was in zip(nested.tensors(mine.arguments), inputs, strict=True))
