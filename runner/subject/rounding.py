@@ -115,9 +115,10 @@ class Noise:
     def add(self, tensor: Tensor, std: Tensor) -> Tensor:
         """Add std N to each element of ``tensor``, in place. ``std``: of the shape of ``tensor``."""
         std = std.nan_to_num(0.0, 0.0, 0.0)
+        memory = tensor
         if tensor.is_complex():
-            tensor, std = torch.view_as_real(tensor), torch.stack([std / math.sqrt(2)] * 2, -1)
-        for part, spread in _parts([tensor, std], self._size // 2):
+            memory, std = torch.view_as_real(tensor), torch.stack([std / math.sqrt(2)] * 2, -1)
+        for part, spread in _parts([memory, std], self._size // 2):
             part.addcmul_(spread, self._some(self._normals, part))
         return tensor
 
@@ -349,7 +350,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             first, noise = PRODUCTS[name], self.noise
             truncated = 1 + TF32 * noise.one()  # hardware may cut the bits off, an error of one sign
             args = tuple(
-                noise.scale(arg * truncated, OF_UNIFORM * TF32)
+                _of_memory(arg, lambda memory: noise.scale(memory * truncated, OF_UNIFORM * TF32))
                 if place >= first and isinstance(arg, Tensor) and _is_float(arg)
                 else arg
                 for place, arg in enumerate(args)
@@ -358,7 +359,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
 
     def _rounded(self, tensor: Tensor) -> Tensor:
         unit = self._bare.get(_storage(tensor)) if _is_float(tensor) else None
-        return tensor if unit is None or self.noise is None else self.noise.scale(tensor.clone(), unit)
+        if unit is None or (noise := self.noise) is None:
+            return tensor
+        return _of_memory(tensor, lambda memory: noise.scale(memory.clone(), unit))
 
     def _finish(
         self,
@@ -436,6 +439,13 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             if name in PRODUCTS and unit > self._accumulated:  # torch lets cuBLAS round partial sums
                 partial = OF_UNIFORM * unit * math.sqrt(max(1, _taps(name, args, place) / 2)) * squares.sqrt()
         return self._accumulated * math.sqrt(terms) * variance.sqrt() + partial
+
+
+def _of_memory(tensor: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a copy of ``tensor``. Operators that a mode calls do not see that it is a lazy conjugate or negative."""
+    if tensor.is_conj():
+        return _of_memory(tensor.conj(), copied).conj()
+    return torch._neg_view(_of_memory(torch._neg_view(tensor), copied)) if tensor.is_neg() else copied(tensor)
 
 
 def _square(tensor: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ LEAST = 3
 PROBES = {3: 1, 4: 1, 5: 1}  # draws that make no limit; 2 of more than 5
 AFFORDED = {"cpu": 3e8}  # numbers that all draws together may compute: some seconds
 AFFORDED_ELSEWHERE = 1.5e10
+HAVE_TF32 = {"cuda"}
 LOWER = {  # the next narrower type
     torch.float64: torch.float32,
     torch.float32: torch.bfloat16,
@@ -444,7 +445,8 @@ class Judge:
 
     def _is_tf32(self, outputs: Leaves) -> bool:
         """Return whether ``outputs`` are right with factors of TF32."""
-        if self._tf32 or self._given or self._communicates or torch.float32 not in self._products:
+        refused = self._tf32 or self._given or self._communicates
+        if refused or self._device.type not in HAVE_TF32 or torch.float32 not in self._products:
             return False
         if self._relaxed is None:
             with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runner.kernels.unsupported import Unsupported
+from runner.subject import tolerance
 from runner.subject.gradients import WithGradients
 from runner.subject.tolerance import Judge
 
@@ -113,15 +114,38 @@ def test_terms_that_are_left_out_are_found(dtype):
     assert not Judge(matmul, (a, b)).check(a[:, :-2] @ b[:-2]).correct
 
 
-def test_tf32_is_right_only_if_allowed_and_named_if_not():
+def test_tf32_is_right_only_if_allowed_and_named_if_not(monkeypatch):
     a, b = inputs_of(matmul, torch.float32)
     product = to_tf32(a) @ to_tf32(b)
     assert Judge(matmul, (a, b), tf32=True).check(product).correct
     judge = Judge(matmul, (a, b))
     result = judge.check(product)
     assert not result.correct
-    assert "only TF32 explains it" in result.reason
+    assert "TF32" not in result.reason  # a CPU has none
+    monkeypatch.setattr(tolerance, "HAVE_TF32", {"cpu"})
+    assert "only TF32 explains it" in judge.check(product).reason
     assert "TF32" not in judge.check(product * 1.01).reason
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: a.conj() @ b,
+        lambda a, b: torch.einsum("ij,kj->ik", a, b.mT.conj()),
+        lambda a, b: torch.bmm(a[None], b[None].conj())[0],
+        lambda a, b: torch.addmm(a[:, :1], a, b, beta=0.5),
+        lambda a, b: a.mH.mT @ b[:, 0],
+    ],
+)
+def test_products_of_complex_numbers(function, tf32, monkeypatch):
+    monkeypatch.setattr(tolerance, "HAVE_TF32", {"cpu"})
+    torch.manual_seed(0)
+    args = torch.randn(8, 16, dtype=torch.complex64), torch.randn(16, 30, dtype=torch.complex64)
+    judge = Judge(function, args, tf32=tf32)
+    assert judge.check(function(*args).resolve_conj()).reason == ""
+    for wrong in (function(args[0].conj(), args[1]), function(*args) * (1 + 0.05j), function(*args) * 1.05):
+        assert "elements wrong" in judge.check(wrong.resolve_conj()).reason
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
