@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from torch._decomp import get_decompositions
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ..records.replaced import replaced
 
 aten = torch.ops.aten
 DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
@@ -215,15 +217,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         """Return False: else torch imports torch._dynamo with the first operator, which takes seconds."""
         return False
 
-    @contextmanager
-    def creating_for(self, arguments: object) -> Iterator[None]:
+    def creating_for(self, arguments: object) -> AbstractContextManager[None]:
         """Give float64 tensors that are created inside the type that the results for ``arguments`` would have."""
-        before, given = self._created, _floats(arguments)
-        self._created = self._kind(given, (), False) if given else None
-        try:
-            yield
-        finally:
-            self._created = before
+        given = _floats(arguments)
+        return replaced(self, "_created", self._kind(given, (), False) if given else None)
 
     def writers(self, tensor: Tensor) -> frozenset[int]:
         """Return the numbers of the operators that rounded the values of ``tensor``."""
@@ -301,12 +298,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self.noise is None or self._inside or func not in INSIDE:
             return func(*args, **kwargs)
-        self._inside = True
-        try:
-            with self:
-                return INSIDE[func](*args, **kwargs)
-        finally:
-            self._inside = False
+        with replaced(self, "_inside", True), self:
+            return INSIDE[func](*args, **kwargs)
 
     def _widened(self, value: Any) -> Any:
         """Return an argument in float64: a function may use tensors that are not its arguments."""

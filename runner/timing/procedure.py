@@ -7,12 +7,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ..records.case import Scalar
+from ..records.replaced import setting
 from . import clock as time
 from . import ranks
 from .call import Batches
@@ -137,16 +138,9 @@ def _sample(instrument: Instrument, count: float, ends: float, cost_s: float, le
     return times
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
+def collector_paused() -> AbstractContextManager[None]:
     """Turn garbage collection off inside this context, since it takes milliseconds."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    return setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), False)
 
 
 EACH = 10  # samples of each instrument in a round, or one if calls are slow
