@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -112,26 +111,23 @@ def _snapshot(commit: str, worktree: Path) -> Snapshot:
 def _write(commit: str, worktree: Path, files: Path) -> None:
     """Write the files of ``commit`` to the folder ``files``, whole or not at all. Raises OSError, BadInput."""
     files.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".", dir=files.parent))
     try:
-        index = {"GIT_INDEX_FILE": str(scratch / "index")}  # the user's index stays as it is
-        if _git(worktree, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
-            raise BadInput(f"impl.rev: {worktree} has no commit {commit[:SHOWN]} any more; {ASK}, or by its branch")
-        _done(worktree, "read-tree", commit, environment=index)
-        lines = _done(worktree, "ls-tree", "-r", "-l", "-z", "--full-tree", commit).split("\0")
-        sizes = {path: head.split()[-1] for head, _, path in (line.partition("\t") for line in lines if line)}
-        paths = [path for path, size in sizes.items() if size.isdecimal() and int(size) <= LARGEST]  # no submodules
-        whole = scratch / "files"
-        whole.mkdir()
-        arguments = ("checkout-index", "-f", "-q", "-z", "--stdin", f"--prefix={whole}/")
-        _done(worktree, *arguments, environment=index, text="".join(f"{path}\0" for path in paths))
-        if not files.is_dir():  # another process may have written it
+        with tempfile.TemporaryDirectory(prefix=".", dir=files.parent, ignore_cleanup_errors=True) as scratch:
+            index = {"GIT_INDEX_FILE": f"{scratch}/index"}  # the user's index stays as it is
+            if _git(worktree, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
+                raise BadInput(f"impl.rev: {worktree} has no commit {commit[:SHOWN]} any more; {ASK}, or by its branch")
+            _done(worktree, "read-tree", commit, environment=index)
+            lines = _done(worktree, "ls-tree", "-r", "-l", "-z", "--full-tree", commit).split("\0")
+            sizes = {path: head.split()[-1] for head, _, path in (line.partition("\t") for line in lines if line)}
+            paths = [path for path, size in sizes.items() if size.isdecimal() and int(size) <= LARGEST]  # no submodules
+            whole = Path(scratch, "files")
+            whole.mkdir()
+            arguments = ("checkout-index", "-f", "-q", "-z", "--stdin", f"--prefix={whole}/")
+            _done(worktree, *arguments, environment=index, text="".join(f"{path}\0" for path in paths))
             whole.rename(files)
     except OSError:
-        if not files.is_dir():
+        if not files.is_dir():  # another process may have written it
             raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _unresolved(rev: str, worktree: Path, stderr: str) -> str:
