@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -28,21 +28,17 @@ class per_gpu(Generic[P, T]):  # noqa: N801  # a decorator, as functools.cache
     """
 
     def __init__(self, function: Callable[P, T]) -> None:
-        self._function, self._kept = function, dict[Hashable, T]()
-        self.__doc__ = function.__doc__
+        @cache
+        def kept(gpu: int | None, *args: P.args, **kwargs: P.kwargs) -> T:
+            with plain_mode():
+                return function(*args, **kwargs)
+
+        self.__doc__, self._kept, self.cache_clear = function.__doc__, kept, kept.cache_clear
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the cached result, or call the function."""
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
-        key = (gpu, args, *sorted(kwargs.items()))
-        if key not in self._kept:
-            with plain_mode():
-                self._kept[key] = self._function(*args, **kwargs)
-        return self._kept[key]
-
-    def cache_clear(self) -> None:
-        """Drop all cached results."""
-        self._kept.clear()
+        return self._kept(gpu, *args, **kwargs)  # type: ignore[arg-type]  # they are hashable
 
 
 @contextmanager
