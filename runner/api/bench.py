@@ -96,7 +96,8 @@ def bench(
         A ``Timing`` of one function. A ``Comparison`` of several, or of several sizes.
 
     Raises:
-        Exception: what ``f``, ``check`` or ``make`` raises, as it is.
+        Exception: what ``f``, ``check`` or ``make`` raises, as it is, if nothing could be measured. Otherwise a
+            function that raises has a row of the status ``error``, ``oom`` or another of docs/failures.md.
         TypeError: ``make`` and ``sizes`` are not given together, or beside ``args``; or an argument is unknown.
         ValueError: another argument is out of its allowed values, or not the same on all ranks.
         RuntimeError: a CUDA graph is being captured; or with ``ranks``, torch.distributed has no group here.
@@ -125,7 +126,7 @@ def bench(
         measure_peak=measure_peak,
         ranks=ranks,
         gpu_s=GPU_S if max_s is None else None,
-        goes_on=sizes is not None and not ranks,
+        goes_on=(several or sizes is not None) and not ranks,
     )
     rows = Rows(functions, settings, swept=sizes is not None, grad=grad)
 

@@ -110,6 +110,10 @@ def assert_not_slower(bench: Callable[..., Any]) -> Callable[..., Comparison]:
                 {"than": than, "f": f}, *args, baseline="than", max_s=each_s, target_pct=target_pct, **options
             )
             line = comparison["f"]
+            for row in comparison.run.rows:
+                if row.status not in ("ok", "wrong"):
+                    said = f"{row.case.impl.name}: {row.status}: {row.reason}\n{row.detail}"
+                    pytest.fail(said, pytrace=False)
             if line.correct is False or line.speedup is None:
                 pytest.fail(f"the outputs are wrong: {line.timing.reason}\n{comparison!r}", pytrace=False)
             if line.correct is None and options.get("check"):

@@ -88,7 +88,7 @@ def measure(
     batches of the correct functions in their order, or none if there is only one or they are too slow.
 
     Raises:
-        Exception: from a function or the reference, unless ``options.goes_on``.
+        Exception: from the reference; or from a function, unless ``options.goes_on``.
         RuntimeError: a CUDA graph is being captured.
 
     """
@@ -100,7 +100,7 @@ def measure(
                 name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
                 batches = _measure(functions, args, options, device.type, measured)
     except Exception as error:
-        if not options.goes_on:
+        if not (options.goes_on and measured):
             raise
         measured += [Measured({}, error=without_locals(error)) for _ in functions[len(measured) :]]
     return name, measured, batches
@@ -164,9 +164,10 @@ def _measure(
             with suppress(torch.OutOfMemoryError):  # without memory for copies, changes are not noticed
                 inputs.copy()
             undo.callback(inputs.restore)
-            run = Gradients(function, args) if options.grad else partial(function, *args) if args else function
+            run = partial(function, *args) if args else function
             call = Call(run, work=work)
             try:
+                call = replace(call, run=Gradients(function, args)) if options.grad else call
                 call, timed = _one(call, expected, inputs, args, options, settings, kind)
             except Exception as error:
                 if not options.goes_on:

@@ -93,11 +93,13 @@ def device_of(functions: Sequence[Callable[..., Any]], args: Sequence[Any]) -> t
     if on_gpu or not torch.cuda.is_available():
         return on_gpu or torch.device("cpu")
     inputs.copy()
-    try:
-        outputs = tensors(functions[0](*args))
-    finally:
-        inputs.note_changes()
-        inputs.restore()
+    outputs: list[Tensor] = []
+    for function in functions:
+        with suppress(Exception):  # its first call raises it again
+            outputs = tensors(function(*args))
+            break
+    inputs.note_changes()
+    inputs.restore()
     unknown = not held and not outputs and torch.cuda.is_initialized()
     current = torch.device("cuda", torch.cuda.current_device()) if unknown else torch.device("cpu")
     return next((tensor.device for tensor in outputs if tensor.is_cuda), current)

@@ -292,7 +292,26 @@ def test_a_size_that_raises_costs_its_own_row(clock):
     assert list(sweep.frame()["status"])[2:4] == ["error", "ok"]
 
 
-def test_an_exception_at_every_size_or_without_sizes_is_the_callers_own(clock):
+def test_a_function_that_raises_costs_its_own_row(clock):
+    def reads_a_number(x):
+        return float(x.detach().sum())
+
+    functions = {"first": lambda x: x.nothing, "number": reads_a_number, "right": softmax}
+    forward = bench(functions, X, check=softmax)
+    assert [one.timing.verdict for one in forward] == ["error", "wrong", "ok"]
+    assert forward["first"].timing.reason.startswith("AttributeError: 'Tensor' object has no attribute 'nothing'")
+    backward = bench(functions, X, grad=True, baseline="first")
+    assert [one.timing.verdict for one in backward] == ["error", "error", "ok"]
+    assert "number: error: ValueError: grad=True: no output depends on an input" in repr(backward)
+
+
+def test_the_device_is_asked_of_a_function_that_does_not_raise(clock, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = bench({"raises": lambda x: x.nothing, "right": softmax}, X)
+    assert [one.timing.verdict for one in found] == ["error", "ok"]
+
+
+def test_an_exception_of_a_reference_or_of_all_functions_is_the_callers_own(clock):
     error = RuntimeError("mine")
 
     def fails(x):
@@ -302,8 +321,13 @@ def test_an_exception_at_every_size_or_without_sizes_is_the_callers_own(clock):
         with pytest.raises(RuntimeError) as caught:
             bench({"a": fails, "b": fails}, **options)
         assert caught.value is error
-    with pytest.raises(RuntimeError, match="mine"):
-        bench({"a": softmax, "b": fails}, X)
+    for given in ({"a": fails}, {"a": fails, "b": fails}):
+        with pytest.raises(RuntimeError) as caught:
+            bench(given, X)
+        assert caught.value is error
+    with pytest.raises(RuntimeError) as caught:
+        bench({"a": softmax, "b": torch.relu}, X, check=fails)
+    assert caught.value is error
 
 
 @pytest.mark.parametrize("at", [2, 4])

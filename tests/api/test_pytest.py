@@ -42,6 +42,9 @@ def test_wrong(assert_not_slower):
 def test_unknown(assert_not_slower):
     assert_not_slower(wait(3), torch.zeros(8), than=wait(3), by="50%", check=lambda x: x + 1)
 
+def test_raises(assert_not_slower):
+    assert_not_slower(wait(3), x, than=lambda x: x.nothing)
+
 def test_no_share(assert_not_slower):
     with pytest.raises(ValueError, match='by="3%"'):
         assert_not_slower(wait(3), x, than=wait(3), by="fast")
@@ -86,10 +89,12 @@ def on_cpu(session):
 
 def test_a_slower_and_a_wrong_function_fail_with_the_table(on_cpu):
     printed, _ = on_cpu
-    assert "3 failed, 3 passed" in printed, printed
+    assert "4 failed, 3 passed" in printed, printed
     assert re.search(r"f is slower than g by more than 50%: it takes \d\.\d+x as long \(\d", printed)
     assert re.search(r"^ +f +\d+(\.\d+)? ms .* slower", printed, re.MULTILINE), printed
     assert "the outputs are wrong: " in printed
+    assert "than: error: AttributeError: 'Tensor' object has no attribute 'nothing'" in printed
+    assert "Traceback (most recent call last)" in printed
     assert "right or wrong is unknown: a constant would pass: give inputs" in printed
 
 
@@ -108,7 +113,7 @@ def test_the_page_has_the_comparisons_with_every_text_escaped(on_cpu):
 
 def test_without_a_gpu_they_are_skipped_with_the_reason(session):
     printed, _ = session("-rs")
-    assert "6 skipped" in printed
+    assert "7 skipped" in printed
     assert "torch sees no NVIDIA GPU here; --runner-cpu runs this test on a CPU" in printed
 
 
