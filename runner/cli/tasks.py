@@ -56,14 +56,11 @@ def _rows(paths: Sequence[str], device: str, memory: int) -> Iterator[list[str]]
     waiting = [*paths]
     while waiting:
         command = [sys.executable, "-P", "-m", "kernel_runner.cli.tasks", device, str(memory), *waiting]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=processes.environment()
-        ) as process:
-            assert process.stdout
-            rows = [json.loads(line) for line in process.stdout]
+        done = subprocess.run(command, capture_output=True, env=processes.environment(), check=False)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
         yield from rows
         if not rows:  # else an earlier task may have been the cause
-            code = process.returncode
+            code = done.returncode
             end = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             yield [waiting[0], "", "", "", "", "", f"the process that computed its sizes ended {end}"]
         waiting = waiting[max(1, len(rows)) :]

@@ -100,11 +100,6 @@ class Series:
         """Unit and meaning of the column."""
         return column_of(self.column)
 
-    @property
-    def is_time(self) -> bool:
-        """Whether replicas and ``verify`` tell the spread of the column."""
-        return self.word.interval == "interval_pct" and self.word.unit == "us"
-
     def verdict(self, change: ChangePoint) -> str:
         """Return ``faster: 0.84x the time``, or ``higher: 1.20x`` for a column that is no time."""
         if self.word.unit == "us":
@@ -181,7 +176,7 @@ def _ratio(
     first: Point, other: Point, scatter: tuple[float, int] | None, series: Series
 ) -> tuple[Ratio, Source] | None:
     """Return the value of ``other`` over that of ``first``, and where its spread comes from; None without one."""
-    if series.is_time:
+    if (series.word.interval, series.word.unit) == ("interval_pct", "us"):  # of the times that these two know
         if min(len(first.rows), len(other.rows)) >= FEWEST_REPLICAS:
             return between_processes(first.rows, other.rows), "replicas"
         apart = max(first.spread[1], other.spread[1])

@@ -51,9 +51,11 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
     settings = [_settings(run, options) for run in runs]
     addresses, reason = _addresses(runs, settings, options)
     place: Address | Wandb = addresses[0] if addresses else settings[0]
+    names = " and ".join(dict.fromkeys(run.folder.resolve().name for run in runs))
+    devices = replace(runs[0], rows=[row for run in runs for row in run.rows]).devices
     request = {
         "folders": [str(run.folder.absolute()) for run in runs],
-        "title": options.title or _title(runs),
+        "title": options.title or (f"{names} on {devices}" if devices else names)[:TITLE],
         "entity": options.entity or place.entity or "",
         "project": options.project or place.project,
         "draft": options.draft,
@@ -141,9 +143,3 @@ def _write(request: dict[str, Any], reason: str, runs: Sequence[Run], options: N
     again = shlex.join([*words, *(["--draft"] if options.draft else [])])
     print(f"W&B: not published ({reason}); the report is in {path}; to publish it: {login}{again}", flush=True)
     return 1
-
-
-def _title(runs: Sequence[Run]) -> str:
-    names = " and ".join(dict.fromkeys(run.folder.resolve().name for run in runs))
-    devices = replace(runs[0], rows=[row for run in runs for row in run.rows]).devices
-    return (f"{names} on {devices}" if devices else names)[:TITLE]

@@ -15,6 +15,7 @@ import pytest
 from runner.api import frame
 from runner.findings.conclusion import conclude
 from runner.findings.flat import flat_records
+from runner.findings.kept_files import kept_files
 from runner.findings.lines import derive_lines
 from runner.findings.run import Run
 from runner.records import untrusted
@@ -26,7 +27,7 @@ from runner.report import reproduce
 from runner.report.charts import charts
 from runner.report.flat_formats import csv_text
 from runner.report.terminal import terminal_report
-from runner.report.wandb.content import Content, artifact_tables, artifacts
+from runner.report.wandb.content import Content, artifact_tables
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 
@@ -95,7 +96,7 @@ def read_all(folder, plan, contents):
     assert content.summary()
     assert content.config({}, {})
     assert all(content.charts(name) is not None for name in content.workloads)
-    assert (artifacts(folder, rows), artifact_tables(folder, rows)) == ([], {})
+    assert artifact_tables(folder, rows) == {}
 
 
 @pytest.mark.parametrize("paired", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -196,7 +197,7 @@ def test_no_file_out_of_the_folder_is_read_or_uploaded(run, tmp_path):
         f"{where}/profile/{name}" for where in ("files", "../..", tmp_path) for name in ("summary.txt", "kernels.csv")
     ]
     rows = [replace(row, files=tuple(names)) for row in journal.read_rows(folder)]
-    assert artifacts(folder, rows) == []
+    assert not any(kept_files(folder, row) for row in rows)
     assert artifact_tables(folder, rows) == {}
     assert "secret" not in "".join(map(str, terminal_report(past_run(folder, plan, rows), 200)))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from runner.findings.kept_files import kept_files
 from runner.records.case import CaseRecord, Choice
 from runner.records.row import Row
 from runner.records.settings import Settings
-from runner.report.wandb.content import artifact_tables, artifacts
+from runner.report.wandb.content import artifact_tables
 
 KERNELS = {
     "torch": "name,calls,us\ngemm,2,1.5\n",
@@ -29,7 +30,8 @@ def rows(tmp_path):
 
 
 def test_files_that_are_not_here_are_left_out(rows, tmp_path):
-    assert artifacts(tmp_path, rows) == [file for row in rows for file in row.files[:2]]
+    for row in rows:
+        assert list(map(str, kept_files(tmp_path, row))) == [*row.files[:2]]
 
 
 def test_tables_of_all_cases_are_one(rows, tmp_path):

@@ -181,11 +181,6 @@ def _machine(rows: Sequence[Row], environment: Mapping[str, Any]) -> dict[str, A
     return facts | {name: environment.get(name) for name in ("commit", "dirty", "hostname")}
 
 
-def artifacts(folder: Path, rows: Sequence[Row]) -> list[str]:
-    """Return the files of ``rows`` that are in ``folder``. Those from workers on other machines may be missing."""
-    return [str(name) for row in rows for name in kept_files(folder, row)]
-
-
 def artifact_tables(folder: Path, rows: Sequence[Row]) -> dict[str, Table]:
     """Return a table for each kind of CSV file, such as ``profile/kernels``; its lines begin with their case."""
     names = Names([row.case for row in rows])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...device import cache
 from ...findings.conclusion import conclude
+from ...findings.kept_files import kept_files
 from ...findings.past import read_run
 from ...findings.run import Run
 from ...records.bad_input import BadInput
@@ -30,7 +31,7 @@ from ...store import journal, run_folder
 from .. import to_html
 from ..output import ROWS, TABLE
 from .client import NO_KEY
-from .content import ROOFLINE, Content, Series, artifact_tables, artifacts, case_config, case_figures
+from .content import ROOFLINE, Content, Series, artifact_tables, case_config, case_figures
 from .state import NAME_LENGTH, TAG_LENGTH, State, group_of, read_state, write_state
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def _log_files(run: wandb.Run, folder: Path, rows: Sequence[Row], tabled: Sequen
     """Log the files of the measurements of ``rows`` as an artifact, and those of ``tabled`` that are tables as such."""
     import wandb
 
-    if files := {name: folder / name for name in artifacts(folder, rows)}:
+    if files := {str(name): path for row in rows for name, path in kept_files(folder, row).items()}:
         _log_artifact(run, "files", "measurements", files)
         run.log({name: wandb.Table(**table) for name, table in artifact_tables(folder, tabled).items()})
 
