@@ -12,9 +12,11 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,8 +109,8 @@ def bench(
     functions: dict[str, Function] = dict(f) if isinstance(f, Mapping) else {_name(f): f}
     if unknown:
         raise TypeError(_unknown(unknown))
-    _validate(functions, args, make, sizes, baseline, max_s, target_pct)
-    import torch
+    _validate(functions, args, check, make, sizes, baseline)
+    _validate_numbers(max_s=max_s, target_pct=target_pct, tolerance=tolerance, atol=atol, rtol=rtol)
 
     from ..subject.in_process import DEFAULTS, GPU_S, Measured, Options, measure, without_locals
 
@@ -117,7 +119,7 @@ def bench(
     settings = replace(DEFAULTS, cold_l2=cold, **given_settings)
     options = Options(
         settings,
-        torch.device(device) if device is not None else None,
+        None if device is None else _device(device),
         grad,
         check,
         atol,
@@ -133,7 +135,7 @@ def bench(
     def measured(size: Any) -> tuple[Any, ...]:
         made = args if make is None else make(size)
         given = made if isinstance(made, tuple) else (made,)
-        amounts: dict[str, Any] = {"flops": _amount(flops, size), "bytes_min": _amount(bytes, size)}
+        amounts: dict[str, Any] = {"flops": _amount("flops", flops, size), "bytes_min": _amount("bytes", bytes, size)}
         return given, *measure(list(functions.values()), given, replace(options, **amounts))
 
     for size in [None] if sizes is None else sizes:
@@ -164,11 +166,10 @@ def bench(
 def _validate(
     functions: Mapping[str, Function],
     args: Sequence[Any],
+    check: object,
     make: object,
     sizes: object,
     baseline: str | None,
-    max_s: float | None,
-    target_pct: float | None,
 ) -> None:
     """Raise TypeError or ValueError if the arguments of ``bench`` do not fit together."""
     if (make is None) != (sizes is None) or (make is not None and args):
@@ -180,9 +181,30 @@ def _validate(
             raise TypeError(f"bench: {name!r}: {function!r}: give a function, or a dict of functions by their names")
     if baseline is not None and baseline not in functions:
         raise ValueError(f"baseline={baseline!r}: give one of {', '.join(functions)}")
-    for name, value in (("max_s", max_s), ("target_pct", target_pct)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r}: give a number above 0")
+    for name, given, what in (("check", check, "function"), ("make", make, "function"), ("sizes", sizes, "list")):
+        if given is not None and not (isinstance(given, Iterable) if what == "list" else callable(given)):
+            raise TypeError(f"{name}={given!r}: give a {what}")
+
+
+def _validate_numbers(**given: object) -> None:
+    """Raise ValueError if an argument of that name is not a number above 0; some may be 0."""
+    for name, value in given.items():
+        least = "of at least" if name in ("atol", "rtol", "flops", "bytes") else "above"
+        in_range = isinstance(value, Real) and 0 <= float(value) < math.inf
+        if value is not None and not (in_range and (value or least != "above")):
+            raise ValueError(f"{name}={value!r}: give a number {least} 0")
+
+
+def _device(given: str | torch.device) -> torch.device:
+    """Return the device of that name. Raises ValueError if it is not a CPU or a GPU that torch sees."""
+    import torch
+
+    with suppress(RuntimeError, TypeError):
+        device, gpus = torch.device(given), torch.cuda.device_count()
+        if device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < gpus):
+            return device
+    seen = f"{torch.cuda.device_count()} NVIDIA GPUs" if torch.cuda.is_available() else "no NVIDIA GPU"
+    raise ValueError(f"device={str(given)!r}: give cpu or cuda; torch sees {seen} here")
 
 
 def _unknown(given: Mapping[str, object]) -> str:
@@ -195,8 +217,9 @@ def _unknown(given: Mapping[str, object]) -> str:
     return f"bench has no argument {name}; if it is one of the function, give bench({keywords}, ...)"
 
 
-def _amount(of: int | Callable[[Any], int] | None, size: Any) -> int | None:
+def _amount(name: str, of: int | Callable[[Any], int] | None, size: Any) -> int | None:
     found = of(size) if callable(of) else of
+    _validate_numbers(**{name: found})
     return None if found is None else int(found)
 
 

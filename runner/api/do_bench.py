@@ -40,13 +40,15 @@ def do_bench(
         Milliseconds: a number, or a list of them for "all" and for several ``quantiles``.
 
     Raises:
-        ValueError: there is no such ``return_mode``.
+        ValueError: there is no such ``return_mode``, or ``warmup`` or ``rep`` is below 0.
 
     """
     modes: dict[str, Callable[[list[float]], Any]] = {"mean": fmean, "median": median, "min": min, "max": max}
     modes["all"] = list
     if return_mode not in modes:
         raise ValueError(f"return_mode={return_mode!r}: give one of {', '.join(modes)}")
+    if not (warmup >= 0 and rep >= 0):
+        raise ValueError(f"warmup={warmup!r}, rep={rep!r}: give milliseconds, at least 0")
     named = [*referenced_tensors(fn)] if torch.cuda.is_available() else [torch.empty(0)]
     on_gpu = not named or any(one.is_cuda for one in named)
     kind = "cuda" if on_gpu else "cpu"

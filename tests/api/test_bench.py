@@ -434,6 +434,18 @@ def test_a_chart_needs_matplotlib_and_has_the_times(clock, monkeypatch):
         (lambda: bench(softmax, X, chek=softmax), TypeError, "no argument chek; did you mean check"),
         (lambda: bench(softmax, X, max_s=0), ValueError, "max_s=0: give a number above 0"),
         (lambda: bench(softmax, X, target_pct=math.nan), ValueError, "target_pct=nan"),
+        (lambda: bench(softmax, X, max_s="1"), ValueError, "max_s='1': give a number above 0"),
+        (lambda: bench(softmax, X, tolerance=0), ValueError, "tolerance=0: give a number above 0"),
+        (lambda: bench(softmax, X, atol="1e-3"), ValueError, "atol='1e-3': give a number of at least 0"),
+        (lambda: bench(softmax, X, rtol=-1), ValueError, "rtol=-1: give a number of at least 0"),
+        (lambda: bench(softmax, X, flops="many"), ValueError, "flops='many': give a number of at least 0"),
+        (lambda: bench(softmax, X, bytes=lambda size: -4), ValueError, "bytes=-4: give a number of at least 0"),
+        (lambda: bench(softmax, X, check=3), TypeError, "check=3: give a function"),
+        (lambda: bench(softmax, make=3, sizes=[1]), TypeError, "make=3: give a function"),
+        (lambda: bench(softmax, make=torch.ones, sizes=3), TypeError, "sizes=3: give a list"),
+        (lambda: bench(softmax, X, device="gpu"), ValueError, "device='gpu': give cpu or cuda; torch sees "),
+        (lambda: bench(softmax, X, device="meta"), ValueError, "device='meta': give cpu or cuda; torch sees "),
+        (lambda: bench(softmax, X, device="cuda:64"), ValueError, "device='cuda:64': give cpu or cuda; torch sees "),
     ],
 )
 def test_a_mistake_is_one_sentence(call, error, message):

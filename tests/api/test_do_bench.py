@@ -38,6 +38,8 @@ def test_it_returns_milliseconds_as_asked(clock):
     assert every == pytest.approx([0.01] * len(every))
     with pytest.raises(ValueError, match="return_mode='best': give one of mean"):
         do_bench(ten_us, return_mode="best")
+    with pytest.raises(ValueError, match="rep=-1: give milliseconds, at least 0"):
+        do_bench(ten_us, rep=-1)
 
 
 def test_quantiles_come_first_and_are_those_of_torch(clock):
