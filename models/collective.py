@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 from ..timing.call import Work
 from .ranks import OnRanks
+from .rounding import COMMON, in_common
 from .workload import ITEMSIZE, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
@@ -64,8 +66,10 @@ class Collective(OnRanks):
         for tensor in tensors[1:]:
             total += tensor
             size += tensor.abs_()
-        unit = (self.ranks - 1) * UNIT[self.dtype]
-        return Expected("y", total, size.mul_(unit / (1 - unit)), 0.0, ROUNDED)
+        unit, least = (self.ranks - 1) * UNIT[self.dtype], COMMON[self.dtype] * UNIT[self.dtype]
+        bound = size.mul_(unit / (1 - unit))
+        deviation = bound / (2 * sqrt(self.ranks))  # of n - 1 independent roundings
+        return Expected("y", total, bound, 0.0, ROUNDED, common=in_common(total[None], deviation[None], least, dim=0))
 
     def flops(self) -> int:
         """Return 0: it computes nothing."""

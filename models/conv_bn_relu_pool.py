@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from .convolution import Convolution
@@ -46,13 +47,18 @@ class ConvBnReluPool(Convolution):
 
         For inference also mean [filters] and variance [filters], for bwd and fwd_bwd dy, of the shape of y. Gamma may
         be negative: then the largest number of a window is not the largest of the convolution. It is not near 0, and
-        beta and mean are small, so that ReLU leaves something of each channel.
+        beta and mean are small, so that ReLU leaves something of each channel. For fwd, the variance of the first
+        channel is about eps, so that eps counts. Its gradients would overflow float16.
         """
         gamma = draw(self.filters)
         gamma = gamma.sign() * (gamma.abs() + 0.5)
         tensors = (*self.operands(draw), gamma, draw(self.filters, scale=0.1))
         if self.mode == "inference":
-            return (*tensors, draw(self.filters, scale=0.1), draw(self.filters).abs() + 0.5)
+            mean, variance = draw(self.filters, scale=0.1), draw(self.filters).abs() + 0.5
+            variance[0] = self.eps
+            return (*tensors, mean, variance)
+        if self.pass_ == "fwd":
+            tensors[1][0] *= sqrt(self.eps)
         return tensors if self.pass_ == "fwd" else (*tensors, draw(*self.output))
 
     def options(self) -> Mapping[str, object]:

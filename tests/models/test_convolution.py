@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,6 +40,15 @@ def test_a_block_with_another_variance_or_that_pools_before_it_scales_is_wrong(m
     before = F.max_pool2d(scaled[0], 2) * gamma[:, None, None] + beta[:, None, None]
     assert (gamma < 0).any()
     assert not judge.check((F.relu(before).to(x.dtype),)).correct
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_block_without_eps_is_wrong(make, dtype, mode):
+    workload, inputs = make("conv_bn_relu_pool", dtype=dtype, mode=mode, **SIZES)
+    judge = Judge(workload.outputs_of, inputs, quick=True)
+    assert judge.check((workload.formula(*inputs),)).correct
+    assert not judge.check((replace(workload, eps=1e-30).formula(*inputs),)).correct
 
 
 @pytest.mark.parametrize("op", ["conv2d", "conv_bn_relu_pool"])
