@@ -67,6 +67,14 @@ def test_a_name_of_a_shipped_workload_is_that_of_the_file(run, here):
     ]
 
 
+def test_names_of_shipped_implementations_and_shapes_print_no_warning(run, here):
+    (here / "rms_norm.py").write_text(RMS_NORM + "shapes = {'gpt2': [{'rows': 8}]}\n")
+    result = run("workload=rms_norm.py", "impl=fused", "+shapes=gpt2", "-m", *QUICK)
+    assert cases(result) == [("rms_norm.py", "fused", "ok")]
+    assert result.rows()[0]["case"]["workload"]["rows"] == 8
+    assert "Warning" not in result.out + result.err
+
+
 def test_an_option_that_an_implementation_lacks_is_named(run, here):
     result = run("workload=rms_norm.py", "workload.eps=0.5", "impl=reference,fused,plain", "-m", *QUICK)
     assert [status for *_, status in cases(result)] == ["ok", "ok", "unsupported"]
