@@ -7,6 +7,7 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
+from typing import Any
 
 from ..device.processes import ROOT
 from ..records.grouping import grouped
@@ -28,6 +29,8 @@ COUNTED = {  # verdicts whose reasons have figures that differ from case to case
 }
 
 ZEROS = "data=zeros: {} times are for zeros; a GPU may be faster on them than on data"
+FEW_CHECKS = 5  # outputs; with fewer, a call that is wrong one time in five passes with a probability above 40 %
+FEW_CHECKED = f"{{}} cases had outputs of fewer than {FEW_CHECKS} timed calls checked; see checked_calls"
 NOT_CHECKED = "not checked, and never the fastest: it moves as many bytes as the workload must, and computes nothing"
 UNCHECKED = "not checked, so none is called the fastest: give check=reference"  # a call of runner.bench
 SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"
@@ -141,6 +144,9 @@ def _counted(row: Row) -> Iterator[str]:
         yield f"{verdict(row)}: {{}} {text}"
     if row.time_us is not None and row.case.workload.fields.get("data") == "zeros":
         yield ZEROS
+    checked: Any = row.metrics.get("checked_calls", FEW_CHECKS)
+    if row.time_us is not None and checked < FEW_CHECKS:
+        yield FEW_CHECKED
 
 
 def and_more(members: Sequence[Row] | Sequence[Line], names: Names) -> str:
