@@ -12,20 +12,21 @@ from torch import Tensor
 Path = str  # how an expression reaches a leaf from the whole: ``["past"][0].keys``; "" is the whole itself
 
 
-def leaves(value: object, path: Path = "") -> Iterator[tuple[Path, object]]:
+def leaves(value: object) -> Iterator[tuple[Path, object]]:
     """Yield each leaf of ``value`` with its path, in order: tensors, numbers, strings, None and unknown objects.
 
     Mappings, lists, tuples, named tuples and dataclasses are walked. A module yields its parameters and buffers by
     their names. An array of numpy becomes a tensor over its memory, and one of its numbers a number.
     """
-    yield from ((path, of_array(leaf) if is_array(leaf) else leaf) for path, leaf in plain_leaves(value, path))
+    yield from ((path, of_array(leaf) if is_array(leaf) else leaf) for path, leaf in plain_leaves(value))
 
 
 def plain_leaves(value: object, path: Path = "") -> Iterator[tuple[Path, object]]:
     """Yield ``leaves`` with arrays as they are."""
-    for key, child in _children(value):
+    children = _children(value)
+    for key, child in children or ():
         yield from plain_leaves(child, f"{path}{key}")
-    if not _is_nested(value):
+    if children is None:
         yield path, value
 
 
@@ -52,7 +53,7 @@ def parts(value: object) -> Iterator[tuple[Path, object]]:
     """Yield ``value`` and everything within it, modules and mappings too, each with its path."""
     yield "", value
     if not isinstance(value, torch.nn.Module):
-        for key, child in _children(value):
+        for key, child in _children(value) or ():
             yield from ((f"{key}{path}", part) for path, part in parts(child))
 
 
@@ -113,7 +114,7 @@ def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Mod
 def _mapped(replace: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, Tensor | torch.nn.Module) or (is_array(value) and hasattr(value, "ctypes")):
         return replace(value)  # ctypes: of numpy itself
-    if not _is_nested(value):
+    if _children(value) is None:
         return value
     if isinstance(value, Mapping):
         changed = {key: _mapped(replace, child) for key, child in value.items()}
@@ -135,21 +136,17 @@ def _of_type(value: Any, changed: Any) -> Any:
         return changed
 
 
-def _is_nested(value: object) -> bool:
-    is_record = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return isinstance(value, Mapping | list | tuple | torch.nn.Module) or is_record
-
-
-def _children(value: object) -> Iterator[tuple[str, object]]:
-    """Yield what ``value`` holds, each with the expression that reaches it."""
+def _children(value: object) -> Iterator[tuple[str, object]] | None:
+    """Return what ``value`` holds, each with the expression that reaches it; None if it is a leaf."""
     if isinstance(value, torch.nn.Module):
         named = [*value.named_parameters(remove_duplicate=False), *value.named_buffers(remove_duplicate=False)]
-        yield from ((f".{name}", tensor) for name, tensor in named)
-    elif isinstance(value, Mapping):  # Hugging Face's outputs are mappings and dataclasses
-        yield from ((f"[{key!r}]".replace("'", '"'), child) for key, child in value.items())
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from ((f".{name}", child) for name, child in zip(value._fields, value, strict=True))
-    elif isinstance(value, list | tuple):
-        yield from ((f"[{place}]", child) for place, child in enumerate(value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+        return ((f".{name}", tensor) for name, tensor in named)
+    if isinstance(value, Mapping):  # Hugging Face's outputs are mappings and dataclasses
+        return ((f"[{key!r}]".replace("'", '"'), child) for key, child in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return ((f".{name}", child) for name, child in zip(value._fields, value, strict=True))
+    if isinstance(value, list | tuple):
+        return ((f"[{place}]", child) for place, child in enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+    return None
