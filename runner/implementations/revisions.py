@@ -34,7 +34,6 @@ ASK = "fetch it with: git fetch --unshallow (actions/checkout: fetch-depth: 0)"
 class Snapshot:
     """Files of a commit, and the working tree of its repository."""
 
-    commit: str
     files: Path
     worktree: Path
 
@@ -105,7 +104,7 @@ def _snapshot(commit: str, worktree: Path) -> Snapshot:
     status = files.parent.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:  # its files are run
         raise BadInput(f"impl.rev: others can write to {files.parent}; set XDG_CACHE_HOME to a folder of your own")
-    return Snapshot(commit, files, worktree)
+    return Snapshot(files, worktree)
 
 
 def _write(commit: str, worktree: Path, files: Path) -> None:
