@@ -15,7 +15,7 @@ from ..records.case import Scalar
 from ..timing import clock as time
 from ..timing import ranks
 from ..timing.arguments import Inputs
-from ..timing.call import Call
+from ..timing.call import Call, in_turn
 from ..timing.correctness import CheckResult, Outputs, repeats
 from ..timing.outputs import tensor_paths, tensors
 from ..timing.peak_memory import peak_bytes
@@ -59,13 +59,7 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
     inputs.restore()
     columns["mutates_inputs"] = changed = ranks.current.any(inputs.changed or inputs.replaces)
     if changed:
-        alone = call
-
-        def reset() -> None:
-            alone.restore()
-            inputs.restore()
-
-        call = replace(call, reset=reset)
+        call = replace(call, reset=in_turn(call.restore, inputs.restore))
     for _ in range(FURTHER_CALLS[device]):
         call.restore()
         call.run()
@@ -120,15 +114,9 @@ def on_same_inputs(calls: Sequence[TimedCall]) -> Sequence[TimedCall]:
     If no call changes its inputs, ``calls`` are returned without a reset, since a CPU times calls with a reset singly.
     """
     undo = [call.restore for call, figures in calls if figures.get("mutates_inputs")]
-
-    def restored(call: Call) -> Call:
-        def reset() -> None:
-            for undo_call in (*undo, call.restore):
-                undo_call()
-
-        return replace(call, reset=reset)
-
-    return [(restored(call), figures) for call, figures in calls] if undo else calls
+    if not undo:
+        return calls
+    return [(replace(call, reset=in_turn(*undo, call.restore)), figures) for call, figures in calls]
 
 
 def synchronize(device: str) -> None:

@@ -70,3 +70,13 @@ class Call:
         """Restore the state from before the first ``run``."""
         if self.reset is not None:
             self.reset()
+
+
+def in_turn(*steps: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that calls ``steps`` in turn."""
+
+    def call() -> None:
+        for step in steps:
+            step()
+
+    return call

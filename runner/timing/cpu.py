@@ -19,7 +19,7 @@ from ..device.identity import separate_pct
 from ..records.case import Scalar
 from . import clock as time
 from . import ranks
-from .call import Batches, Call
+from .call import Batches, Call, in_turn
 from .instrument import Instrument
 from .outputs import tensors
 from .peak_memory import peak_bytes
@@ -65,11 +65,7 @@ def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Timing
         if most <= FAR * instrument.calls_per_sample:
             instrument.calls_per_sample = most
 
-    def rehearse() -> None:
-        for instrument in instruments:
-            instrument.rehearse()
-
-    with pinned(rehearse):
+    with pinned(in_turn(*(instrument.rehearse for instrument in instruments))):
         sample = race if settings.race else paired_rounds
         rounds = sample(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
     return rounds and [

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
 
 from ..records.case import Scalar
 from . import ranks
-from .call import Call
+from .call import Call, in_turn
 from .capture import CaptureError, captured, per_gpu
 from .timestamps import PAIRS, timestamp_buffer
 
@@ -68,7 +67,7 @@ def sustained(call: Call, seconds: float, *, in_graph: bool) -> dict[str, Scalar
     call that was timed in graphs is certain to be in the graph as a whole. The call must wait for all work that it
     starts.
     """
-    run: Callable[[], object] = partial(_run_whole, call)
+    run = in_turn(call.restore, call.run)
     if in_graph:
         with suppress(CaptureError):  # memory is too short
             run = captured(run, warm_up=run)[0].replay
@@ -101,8 +100,3 @@ def _chunk(run: Callable[[], object], count: int) -> tuple[float, float]:
     timestamps.end(0)
     torch.cuda.synchronize()
     return timestamps.read()[0]
-
-
-def _run_whole(call: Call) -> None:
-    call.restore()
-    call.run()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .call import in_turn
 from .capture import per_gpu
 
 FACTOR = 2  # buffer size over L2 size; 1 is not enough, since the cache is not strictly least-recently-used
@@ -18,13 +19,7 @@ FACTOR = 2  # buffer size over L2 size; 1 is not enough, since the cache is not 
 
 def preparation(reset: Callable[[], None] | None, *, cold_l2: bool) -> Callable[[], None]:
     """Return a function that calls ``reset``, if given, and flushes the L2 cache if ``cold_l2``."""
-    steps = [step for step in (reset, reading_flush() if cold_l2 else None) if step is not None]
-
-    def before() -> None:
-        for step in steps:
-            step()
-
-    return before
+    return in_turn(*filter(None, (reset, reading_flush() if cold_l2 else None)))
 
 
 @per_gpu

@@ -30,6 +30,7 @@ from ..records.replaced import setting
 from ..subject.faults import classify
 from ..timing import clock as time
 from ..timing import ranks
+from ..timing.call import in_turn
 from ..timing.preparation import preparation
 from .job import Job
 from .problem import ProblemState, algorithms
@@ -72,11 +73,7 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
     job.enter("measure")
     prepare = preparation(call.reset, cold_l2=cold_l2 and job.problem.device == "cuda")
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-
-    def before() -> None:
-        prepare()
-        synchronize()
-        ranks.current.meet()
+    before = in_turn(prepare, synchronize, ranks.current.meet)
 
     def once() -> float:
         started = time.perf_counter()

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 from ...kernels.spans import watched
 from ...timing import clock as time
 from ...timing import ranks
-from ...timing.call import Call
+from ...timing.call import Call, in_turn
 from ...timing.preparation import preparation
 from ...timing.statistics import trimmed_mean
 from .. import CALL
@@ -34,7 +34,8 @@ class Caller:
 
     def __init__(self, call: Call, device: str, settings: Profile) -> None:
         self._run, self._settings, self._gpu = call.run, settings, device == "cuda"
-        self._before = preparation(call.reset, cold_l2=settings.cold_l2 and self._gpu)
+        before = preparation(call.reset, cold_l2=settings.cold_l2 and self._gpu)
+        self._start_together = in_turn(before, self._wait, ranks.current.meet)
         self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._gpu else [])]
         self.rounds, self.count = recording_plan(self.plain_us() / 1e6, settings)
 
@@ -76,11 +77,6 @@ class Caller:
                     taken.append((time.perf_counter() - started) * 1e6)
                 profiler.step()
         return taken, traces, profiler
-
-    def _start_together(self) -> None:
-        self._before()
-        self._wait()
-        ranks.current.meet()
 
     def _wait(self) -> None:
         if self._gpu:
