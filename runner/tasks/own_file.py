@@ -22,7 +22,7 @@ from ..records.grouping import reachable
 from ..records.schema import RANKED
 from . import formats
 from .formats import FILLED, RESERVED
-from .syntax import constant, decorators, parameters
+from .syntax import constant, decorators, names_in, parameters
 
 DType = Literal["float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"]
 Pass = Literal["fwd", "bwd", "fwd_bwd"]
@@ -223,14 +223,10 @@ def launches(node: ast.AST) -> bool:
 
 def used_code(tree: ast.Module, entries: Sequence[str]) -> ast.Module:
     """Return ``tree`` without functions that ``entries`` do not reach: an edit of one leaves the rows of the others."""
-
-    def words(node: ast.AST) -> list[str]:
-        return [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
-
     functions = named(tree)
     others = [node for node in tree.body if node not in functions.values()]
-    starts = [*entries, *(name for node in others for name in words(node))]
-    reached = reachable(starts, lambda name: words(functions[name]) if name in functions else [])
+    starts = {*entries}.union(*map(names_in, others))
+    reached = reachable(starts, lambda name: names_in(functions[name]) if name in functions else ())
     unused = [node for name, node in functions.items() if name not in reached]
     return ast.Module([node for node in tree.body if node not in unused], [])
 
