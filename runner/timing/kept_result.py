@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -40,7 +41,12 @@ def kept_result(call: Call) -> str:
             try:
                 for tensor in floats:
                     change(tensor)
+                given = [tensor.clone() for tensor in floats]
                 after = tensors(call.run())
+                if call.reset:  # judge by what the call was given, not by what it has made of that
+                    after = [output.clone() for output in after]
+                    call.restore()
+                    _fill(floats, given)
                 if len(before) == len(after):
                     mixed = [was if kept else now for was, now, kept in zip(before, after, survived, strict=True)]
                     if wrong := _if_wrong(UNCHANGED, all(map(same_bits, before, after)), call, after):
@@ -48,8 +54,7 @@ def kept_result(call: Call) -> str:
                     if wrong := _if_wrong(AGAIN, any(survived), call, mixed):
                         return wrong
             finally:
-                for tensor, original in zip(floats, originals, strict=True):
-                    tensor.copy_(original)
+                _fill(floats, originals)
                 call.restore()
     except Exception:  # too little memory, or values that the call does not take
         if ranks.current.count > 1:  # the others wait
@@ -92,6 +97,11 @@ def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
                 output.copy_(was)
     call.restore()
     return before, survived
+
+
+def _fill(inputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(inputs, values, strict=True):
+        tensor.copy_(value)
 
 
 def _storage(tensor: Tensor) -> int:
