@@ -52,7 +52,7 @@ def checks(monkeypatch, without_gpu):
 
             return run
 
-        monkeypatch.setattr(of_cpu, "CPU_CHECKS", {name: check(what) for name, what in found.items()})
+        monkeypatch.setattr(of_cpu, "CHECKS", {name: check(what) for name, what in found.items()})
 
     return put
 
@@ -354,8 +354,8 @@ def test_a_cpu_is_verified_whatever_else_it_does(tmp_path):
     """On a loaded machine checks may fail or not be judged, and that is told."""
     done = command(tmp_path, "--device", "cpu")
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    count = len(of_cpu.CPU_CHECKS)
-    named = [f"[{place}/{count}] {name}" for place, name in enumerate(of_cpu.CPU_CHECKS, 1)]
+    count = len(of_cpu.CHECKS)
+    named = [f"[{place}/{count}] {name}" for place, name in enumerate(of_cpu.CHECKS, 1)]
     assert [line.partition(":")[0] for line in lines] == named
     assert "profiler" not in done.stderr.lower()
     assert "Error" not in done.stdout + done.stderr

@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 
 from ...device import identity
@@ -20,13 +21,8 @@ def settings() -> Settings:
 
 def self_tests(device: str) -> Mapping[str, SelfTest]:
     """Return the checks of ``device``, "cpu" or "cuda", in order, by the name that the user sees."""
-    if device == "cpu":
-        from .cpu import CPU_CHECKS
-
-        return CPU_CHECKS
-    from .cuda import CUDA_CHECKS
-
-    return CUDA_CHECKS
+    checks: Mapping[str, SelfTest] = import_module(f".{device}", __package__).CHECKS
+    return checks
 
 
 def run_checks(device: str, chosen: Settings, ended: Callable[[str, Sequence[Check], float], None]) -> list[Check]:

@@ -63,7 +63,7 @@ def busy(us: float) -> Call:
     return Call(loop)
 
 
-CPU_CHECKS: Mapping[str, SelfTest] = {
+CHECKS: Mapping[str, SelfTest] = {
     "loops of known length": loops,
     "equal calls": same,
     "injected slowdown": slowed,

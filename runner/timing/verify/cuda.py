@@ -179,7 +179,7 @@ def _matmul(size: int, dtype: torch.dtype, fill: Callable[..., Tensor]) -> Call:
     return Call(lambda: (torch.mm(a, b, out=c),))
 
 
-CUDA_CHECKS: Mapping[str, SelfTest] = {
+CHECKS: Mapping[str, SelfTest] = {
     "spins of known length": spins,
     "timestamps against CUPTI": methods,
     "equal calls": same,
