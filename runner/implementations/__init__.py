@@ -97,16 +97,22 @@ def checked(choice: Choice) -> Choice:
 
 
 def kind(choice: Choice) -> type[Implementation]:
-    """Return the class of the implementation of ``choice``: from a file of this folder, else ``Kernel``.
+    """Return the class of the implementation of ``choice``.
 
     A choice with a ``path`` and the name of no implementation is a user's function with another name: ``impl=file``.
     """
-    has_class = has_option("implementations", choice.name)
-    name = "file" if "path" in choice.fields and not has_class else choice.name
+    is_function = "path" in choice.fields and not has_option("implementations", choice.name)
     try:
-        return option_class("implementations", name) if has_class or name == "file" else kernel(name)
+        return implementation_class("file" if is_function else choice.name)
     except LookupError as error:
         raise BadInput(f"impl={choice.name}: {error}") from None
+
+
+def implementation_class(name: str) -> type[Implementation]:
+    """Return the class of ``impl=<name>``: from a file of this folder, else ``Kernel`` for ``kernels/<op>/``."""
+    if has_option("implementations", name):
+        return option_class("implementations", name)
+    return kernel(name)
 
 
 @cache

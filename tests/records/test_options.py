@@ -91,13 +91,12 @@ def test_workloads_and_measurements_load_without_torch():
     code = """
 import sys
 from runner import implementations
-from runner.records.case import Choice
 from runner.records.options import CONF, option_class, option_names
 for name in option_names("models"):
     if (CONF / "workload" / f"{name}.yaml").exists():
         option_class("models", name)
 for name in ("naive", "torch", "triton", "compiled", "cuda", "cudagraph", "file"):
-    implementations.kind(Choice(name, {}))
+    implementations.implementation_class(name)
 option_class("measure", "benchmark")
 option_class("execute", "local")
 option_class("report", "wandb")
