@@ -197,13 +197,15 @@ class Past:
         before = self._costs.of(seen.case, seen.device, seen.work)
         after = self._costs.of(case, device, seen.work, power)
         if seen.label == REFERENCE:
-            growth = after.reference / before.reference if before and after else 1.0
-            return growth, seen.total * growth, seen.cost
+            if not (before and after):
+                return 1.0, seen.total, seen.cost
+            growth = after.reference / before.reference
+            return growth, _grown(seen.total, before.reference, growth), seen.cost
         if not (before and after and seen.cost.call):
             return 1.0, seen.total, seen.cost
         growth = after.call / before.call
-        known_s = min(seen.cost.call, MOST_SLOWER * before.call)  # the rest is overhead, which does not grow
-        cost = Cost(seen.cost.call + known_s * (growth - 1), 0.0, seen.cost.compare * after.compare / before.compare)
+        compare_s = seen.cost.compare * after.compare / before.compare
+        cost = Cost(_grown(seen.cost.call, before.call, growth), 0.0, compare_s)
         correction = seen.measure / measured_s(seen.case, seen.device, seen.cost)
         return growth, seen.built_s + _checked_and_measured(case, device, cost, limits, correction), cost
 
@@ -233,6 +235,11 @@ class Past:
                     _number(row, "measure_s"), _number(row, "flops"), _number(row, "bytes_min"),
                 )  # fmt: skip
             yield Observed(first.case, REFERENCE, first.device, reference_s, flops=_number(first, "flops"))
+
+
+def _grown(seconds: float, defined_s: float, growth: float) -> float:
+    """Return how long an earlier part takes that grows: what it took above its definition is overhead, and does not."""
+    return seconds + min(seconds, MOST_SLOWER * defined_s) * (growth - 1)
 
 
 def _number(row: Row, column: str) -> float:

@@ -164,6 +164,15 @@ def test_overhead_of_a_short_call_does_not_grow(ran):
     assert estimate([asked], folder).seconds[asked.key] < 1
 
 
+@pytest.mark.parametrize("n", [0, 4])
+def test_overhead_of_a_tiny_reference_does_not_grow(tmp_path, monkeypatch, ran, n):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text("def inputs(n=1000): return torch.randn(n)\ndef reference(x): return x * 2\n")
+    seen, asked = planned("workload=tiny.py", f"workload.n={n},1000")
+    folder = ran(a_row(seen, call_s=1e-6, wall_s=2.3, check_s=2.1, measure_s=0.1))
+    assert estimate([asked], folder).total_s < 10
+
+
 def test_a_time_limit_ends_what_is_measured(tmp_path):
     cases = planned("workload=matmul", "workload.size=16384", "impl=torch")
     limits = {"measure_limit_s": 1, "check_limit_s": 1}
