@@ -288,7 +288,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             if unit and self.noise is not None:
                 self.noise.scale(tensor, unit)
         out = func(*args, **kwargs)
-        if isinstance(out, tuple):  # tensors and the work of a collective; for the work of a send the caller waits
+        if given and given[0].is_cuda:  # NCCL returns no work for a call that waits, and asking nothing is a crash
+            torch.cuda.synchronize(given[0].device)
+        elif isinstance(out, tuple):  # tensors and the work of a collective; for the work of a send the caller waits
             out[-1].wait()
         if sums and self.noise is not None:
             for tensor in _floats(out):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -35,16 +36,16 @@ def only_on_rank_0(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return gathered(x, w) * (dist.get_rank() == 0)
 
 
-def judge(place: str, rank: int) -> None:
+def judge(place: str, rank: int, device: str) -> None:
     """Print what a judge of each reference says to right and wrong outputs of this rank."""
     from runner.subject.tolerance import Judge
     from runner.timing import ranks
 
-    ranks.join(place, rank, 2, "cpu")
+    ranks.join(place, rank, 2, device)
     verdicts: dict[str, Verdicts] = {}
     for dtype in (torch.float32, torch.bfloat16):
         generator = torch.Generator().manual_seed(rank)
-        x, w = (torch.randn(48, 48, generator=generator).to(dtype) for _ in range(2))
+        x, w = (torch.randn(48, 48, generator=generator).to(device, dtype) for _ in range(2))
         of_all, alone = product(x, w), x @ w
         outputs = {"all_reduce": of_all, "all_gather": gathered(x, w), "of this rank": alone}
         outputs |= {"1 % too large on rank 1": of_all * 1.01 if rank else of_all}
@@ -58,10 +59,14 @@ def judge(place: str, rank: int) -> None:
     ranks.current.meet()
 
 
-def test_a_reference_that_communicates_has_an_automatic_tolerance():
+TWO_GPUS = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU for each rank")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=TWO_GPUS)])
+def test_a_reference_that_communicates_has_an_automatic_tolerance(device):
     place = MeetingPlace(2)
     command = [sys.executable, __file__, place.path]
-    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    ranks = [subprocess.Popen([*command, str(rank), device], stdout=subprocess.PIPE, text=True) for rank in range(2)]
     try:
         printed = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
     finally:
@@ -78,4 +83,4 @@ def test_a_reference_that_communicates_has_an_automatic_tolerance():
 
 
 if __name__ == "__main__":
-    judge(sys.argv[1], int(sys.argv[2]))
+    judge(sys.argv[1], int(sys.argv[2]), sys.argv[3])
