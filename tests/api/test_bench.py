@@ -140,7 +140,7 @@ def test_the_reference_gets_copies_before_any_function(clock):
         assert seen
         return x.add_(1)[index]
 
-    x, index = torch.rand(4), torch.tensor([1, 2])
+    x, index = torch.linspace(0, 1, 4), torch.tensor([1, 2])
     was = x.clone()
     result = bench({"f": function}, x, index, {"y": torch.zeros(1, dtype=torch.float16)}, check=reference)
     assert set(seen) == {(torch.float32, torch.int64, torch.float16)}  # also where it computes in float64
