@@ -60,13 +60,16 @@ def checked(path: Path) -> Path:
     return path
 
 
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to ``path``, and make its folder. Raises BadInput, also if that is a file of a run itself."""
+def write_file(path: Path, content: str | bytes, option: str = "--output PATH") -> None:
+    """Write ``content`` to ``path``, and make its folder. Raises BadInput, also if that is a file of a run itself.
+
+    ``option``: which names another path.
+    """
     try:
         checked(path).parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content.encode(errors="replace") if isinstance(content, str) else content)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}; give --output PATH elsewhere") from None
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}; give {option} elsewhere") from None
 
 
 def give(content: str | bytes, output: Path | None) -> None:

@@ -141,7 +141,7 @@ MISTAKES = {
     "leave impl.rev out": ["--against", "main", *GRID, "impl.rev=main"],
     "measure: a gate compares times": ["--against", "main", *GRID, "measure=memory"],
     "impl: torch: PyTorch's own operators have no revisions here": ["--against", "main", *GRID[:3], "impl=torch"],
-    "k.py/x.md: cannot be written: ": ["--against", "main", *GRID, "--summary", "k.py/x.md"],
+    "give --summary FILE elsewhere": ["--against", "main", *GRID, "--summary", "k.py/x.md"],
     "nothing.here: there is no such folder": ["--baseline", "nothing.here", "last"],
     "workload: not an argument of gate --baseline": ["--baseline", "a", "b", "workload=gelu"],
 }
