@@ -100,8 +100,8 @@ def test_a_slowdown_must_stand_out_among_all_that_were_compared():
         ("error", "oom", "not judged", 3),
         ("error", "ok", "not judged", 3),
         ("ok", "unsupported", "removed", 3),
-        ("unsupported", "ok", "new", 0),
-        ("unsupported", "error", "new", 0),
+        ("unsupported", "ok", "new", 3),
+        ("unsupported", "error", "new", 3),
         ("unsupported", "unsupported", "not judged", 3),
     ],
 )
