@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from operator import itemgetter
 
 import yaml
 
 from ..findings.names import Names
+from ..findings.notes import how_many_more
 from ..findings.ratios import bounds, doubt, inverse
 from ..findings.tuning import Contest
 from ..records.case import ARGS, CaseRecord
+from ..records.grouping import grouped
 from ..records.plain_text import printable
+
+MOST_NAMES = 8  # of candidates that fail for one reason
 
 
 def describe(contest: Contest, names: Names) -> list[str]:
     """Return what the terminal prints about ``contest``, without the command that runs the fastest."""
-    reasons = Counter(reason for _, reason in contest.failed)
+    reasons = grouped(contest.failed, itemgetter(1))
     if contest.fastest is None:
-        reason = reasons.most_common(1)[0][0] if reasons else "not measured"
+        reason = max(reasons, key=lambda reason: len(reasons[reason]), default="not measured")
         return [printable(f"tune: {names.heading(contest.default)}: no candidate has a time: {reason}")]
     name = names.impl(contest.fastest)
     lines = [f"tune: {names.heading(contest.default)}: {name}, the fastest of {len(contest.cases)}"]
     lines.append(f"  {_gain(contest, names)}")
     if tied := [names.impl(case) for case in contest.left if case.key != contest.fastest.key]:
         lines.append(f"  cannot be told from it: {', '.join(tied)}")
-    lines += [f"  left out: {count}: {reason}" for reason, count in reasons.items()]
+    for reason, failed in reasons.items():
+        more = how_many_more(failed[MOST_NAMES - 1 :])
+        lines.append(f"  left out: {', '.join(names.impl(case) for case, _ in failed[:MOST_NAMES])}{more}: {reason}")
     again = f", and {contest.calls_again:,} to confirm it" if contest.calls_again else ""
     lines.append(f"  sampled {contest.calls:,} calls to choose{again}")
     return list(map(printable, lines))

@@ -29,7 +29,7 @@ def test_the_fastest_argument_is_found_and_its_experiment_written(command, tmp_p
     *_, by_fields, by_name = found = done.stdout.splitlines()
     assert "tune: add: file(times=1), the fastest of 3" in found
     assert done.stdout.count("add on cpu") == 1
-    assert "  left out: 1: error: ValueError: too often" in found
+    assert "  left out: file(times=99): error: ValueError: too often" in found
     assert "impl.path=k.py:add impl.args.times=1 " in by_fields
     *_, folder, experiment = by_name.split()
     assert experiment == "+experiment=tuned_add"
