@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from .layout import laid_out
 from .passes import WithPasses
-from .rounding import COMMON, DEVIATIONS, FLOOR, TF32, in_common
+from .rounding import COMMON, DEVIATIONS, FLOOR, TF32, in_all, in_common
 from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
@@ -93,10 +94,13 @@ class Attention(WithPasses):
     def _expect(self, name: str, value: Tensor, variance: Tensor, bias: float, like: Tensor) -> Expected:
         """Return what is right. Errors of one position may agree in all d numbers; those of several are independent.
 
-        So a factor that all elements have in common is known much better than any of them.
+        So a factor that all elements have in common is known much better than any of them. The rms of all errors tells
+        factors in bfloat16 from those in TF32: the largest error of a factor counts as a deviation, so the rms is below
+        0.75 of them.
         """
-        rtol, deviation = UNIT[self.dtype], variance.sqrt_()
-        common = in_common(value, deviation, COMMON[self.dtype] * rtol + 4 * bias, dim=-1)
+        rtol, deviation, reduced = UNIT[self.dtype], variance.sqrt_(), self.tf32 and self.dtype == "float32"
+        truncated = 4 * TF32 if reduced else 0.0  # of one sign, in up to four factors: of dp and of ds k
+        common = in_common(value, deviation, COMMON[self.dtype] * rtol + 4 * bias + truncated, dim=-1)
         return Expected(
             name=name,
             value=value.view(like.shape),
@@ -104,6 +108,7 @@ class Attention(WithPasses):
             rtol=rtol,
             tolerance=f"{rtol:.1e} |r| + {DEVIATIONS:g} deviations of propagated roundings; {common:.1e} in common; "
             "reference in blocks",
+            rms=in_all(0.75 / DEVIATIONS, value.numel()) if reduced else inf,
             common=common,
         )
 

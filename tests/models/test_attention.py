@@ -72,6 +72,46 @@ def test_a_factor_that_all_elements_have_in_common_is_wrong(make, error, dtype, 
     assert dtype != "bfloat16" or "% off in common, and " in result.reason
 
 
+class Product(torch.autograd.Function):
+    """A product whose factors are cut off to TF32, or rounded to bfloat16, backward too."""
+
+    @staticmethod
+    def forward(ctx, a, b, narrow):
+        ctx.save_for_backward(a, b)
+        ctx.narrow = narrow
+        return narrow(a) @ narrow(b)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (a, b), narrow = ctx.saved_tensors, ctx.narrow
+        return narrow(dy) @ narrow(b).mT, narrow(a).mT @ narrow(dy), None
+
+
+@pytest.mark.parametrize("data", ["normal", "uniform"])
+@pytest.mark.parametrize("pass_", ["fwd", "bwd"])
+@pytest.mark.parametrize("length", [1, 200])
+def test_factors_cut_off_to_tf32_are_right_where_it_is_allowed_and_bfloat16_is_not(make, error, data, pass_, length):
+    """Cut off, they are too small in common, by 0.2 % in dq and dk."""
+
+    def attention(narrow):
+        def function(q, k, v):
+            k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+            return Product.apply((Product.apply(q, k.mT, narrow) / q.shape[3] ** 0.5).softmax(-1), v, narrow)
+
+        return function
+
+    sizes = {"heads": 4, "kv_heads": 2, "length": length, "kv_length": 300, "d": 64, "causal": False}
+    workload, inputs = make("attention", dtype="float32", tf32=True, data=data, pass_=pass_, **(FIELDS | sizes))
+    expected = workload.reference(*inputs)
+
+    def cut(x):
+        return (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+    assert error(expected, workload.call(attention(cut), inputs).run()) < 1
+    if data == "normal" and length > 1:
+        assert error(expected, workload.call(attention(lambda x: x.bfloat16().float()), inputs).run()) > 1
+
+
 @pytest.mark.parametrize("block", [1, 200, 5000])
 def test_blocks_do_not_change_the_reference(make, monkeypatch, block):
     workload, inputs = make("attention", dtype="float32", pass_="fwd_bwd", **(FIELDS | {"heads": 4, "kv_heads": 2}))
