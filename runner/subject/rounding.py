@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.overrides import TorchFunctionMode
@@ -288,10 +289,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             if unit and self.noise is not None:
                 self.noise.scale(tensor, unit)
         out = func(*args, **kwargs)
-        if given and given[0].is_cuda:  # NCCL returns no work for a call that waits, and asking nothing is a crash
-            torch.cuda.synchronize(given[0].device)
-        elif isinstance(out, tuple):  # tensors and the work of a collective; for the work of a send the caller waits
-            out[-1].wait()
+        # Tensors and the work of a collective; for the work of a send the caller waits. NCCL has no work for a call
+        # that waits, and to wait for none ends the process.
+        if isinstance(out, tuple) and (work := dist.Work.unbox(out[-1])) is not None:
+            work.wait()
         if sums and self.noise is not None:
             for tensor in _floats(out):
                 self.noise.scale(tensor, UNIT[self.nominal(tensor)])
