@@ -458,9 +458,10 @@ class Judge:
     def _try_wrong_answers(self) -> None:
         """Set ``unproven`` and ``note`` by wrong answers that pass."""
         judged = {path: output for path, output in self._outputs.items() if output.own.numel()}
-        if not ranks.current.any(judged):
-            return
         notes = [self.note] if self.note else []
+        if not ranks.current.any(judged):
+            self.note = "; ".join([*notes, "no output has an element, so any numbers would pass"])
+            return
         refusing = {
             "zeros": {path: torch.zeros_like(output.own) for path, output in judged.items()},
             "a constant": {path: _mean(output.own) for path, output in judged.items()},

@@ -275,6 +275,15 @@ def test_an_output_of_float8():
     assert not judge.check((8 * x).to(torch.float8_e4m3fn)).correct
 
 
+def test_an_empty_output_alone_is_right_with_a_note():
+    judge = Judge(torch.relu, (torch.empty(0, 3),))
+    result = judge.check(torch.empty(0, 3))
+    assert result.correct
+    assert not result.unknown
+    assert result.note == "no output has an element, so any numbers would pass"
+    assert "shape" in judge.check(torch.empty(0, 4)).reason
+
+
 def test_an_empty_output():
     judge = Judge(torch.exp, (torch.zeros(0, 4),))
     assert judge.check(torch.zeros(0, 4)).correct
