@@ -102,8 +102,9 @@ def _checked(value: object, rule: Any, where: str) -> object:
     if test(value):
         return tuple(value) if isinstance(value, list) else value
     allowed = f"give {words(rule)}"
-    if get_origin(rule) is Literal:
-        allowed = choices(str(value), map(str, get_args(rule)))
+    alternatives = get_args(rule) if get_origin(rule) in (Union, types.UnionType) else (rule,)
+    if any(get_origin(each) is Literal for each in alternatives):
+        allowed = choices(str(value), words(rule).split(" or "))
     elif isinstance(value, float) and not isfinite(value):
         allowed = allowed.replace("a number", "a finite number")
     raise BadInput(f"{where}: {'null' if value is None else repr(value)} is not allowed; {allowed}")

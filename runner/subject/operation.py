@@ -141,6 +141,8 @@ class OwnOperation:
         self.__dict__["_made_by"] = device, seed
         with _seeds(device, seed):
             value = self.module.inputs(**given)
+        if value is None:
+            raise TypeError(f"inputs() returns None; return the arguments, as in {own_file.EXAMPLE}")
         args, kwargs = ((), value) if type(value) is dict else (value if type(value) is tuple else (value,), {})
         for part in (*args, *kwargs.values()):
             if isinstance(part, torch.nn.Module):

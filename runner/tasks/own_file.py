@@ -98,6 +98,8 @@ def _read(path: str, *version: int) -> OwnFile:
         raise BadInput(f"{path}: it defines no inputs(); write one that returns the arguments, as in {EXAMPLE}")
     if "reference" not in functions:
         raise BadInput(f"{path}: it defines no reference(); write the function that says what is right")
+    if is_own and (check := functions.get("check")) and not check.args.vararg and len([*parameters(check)]) < 2:
+        raise BadInput(f"{path}: check() gets two arguments; write it as def check(inputs, outputs)")
     given = {parameter.arg: default for parameter, default in parameters(functions["inputs"])}
     of_inputs, words = _fields(path, functions["inputs"])
     of_reference, more = _fields(path, functions["reference"])

@@ -110,6 +110,7 @@ def test_a_wrong_function_is_wrong_and_a_check_of_the_file_judges(run, here):
         (("workload=rms_norm.py", "workload.colz=3"), "workload.colz: no such field; did you mean cols?"),
         (("workload=rms_norm.py", "workload.cols=x"), "workload.cols: 'x' is not allowed; give a whole number"),
         (("workload=no.py",), "workload=no.py: No such file or directory: give a path that exists"),
+        (("workload=checks.py",), "checks.py: check() gets two arguments; write it as def check(inputs, outputs)"),
         (("workload=mine.py",), "mine.py: it defines no inputs(); write one that returns the arguments"),
         (
             ("workload=literal.py",),
@@ -124,7 +125,7 @@ def test_a_wrong_function_is_wrong_and_a_check_of_the_file_judges(run, here):
         ),
         (
             ("workload=rms_norm.py", "workload.dtype=half"),
-            "dtype: 'half' is not allowed; give float32 or float16",
+            "dtype: 'half' is not allowed; did you mean float16? One of: bfloat16, float16, ",
         ),
         (
             ("workload=add", "workload.layout=strided"),
@@ -134,6 +135,7 @@ def test_a_wrong_function_is_wrong_and_a_check_of_the_file_judges(run, here):
 )
 def test_a_mistake_is_one_line_before_anything_runs(run, here, words, message):
     (here / "literal.py").write_text("SIZE = 3\ndef inputs(n=SIZE): return n\ndef reference(x): return x\n")
+    (here / "checks.py").write_text(RMS_NORM + "def check(outputs): return None\n")
     result = run(*words)
     assert result.code == 2
     assert message in result.err
@@ -165,6 +167,11 @@ def test_a_file_that_fails_costs_its_own_rows(run, here):
             "def inputs(n=64): raise MemoryError('Unable to allocate 65.5 TiB for an array')\ndef reference(x): ...\n",
             (),
             "oom: MemoryError: Unable to allocate 65.5 TiB for an array (broken.py:2)",
+        ),
+        (
+            "def inputs(n=64): torch.randn(n)\ndef reference(x): ...\n",
+            (),
+            "error: TypeError: inputs() returns None; return the arguments, as in def inputs(rows=4096): ",
         ),
     ],
 )
