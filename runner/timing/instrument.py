@@ -35,7 +35,7 @@ class Instrument:
         """Return the times of the slowest ranks, given those of this rank: a sample is matched across ranks."""
         if ranks.current.count == 1:
             return list(times_us)
-        by_sample = ranks.current.matched(times_us)
+        by_sample = [*zip(*ranks.current.gather([*times_us], "samples"), strict=True)]
         self.spreads_us += [max(each) - min(each) for each in by_sample]
         return [max(each) for each in by_sample]
 

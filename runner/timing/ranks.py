@@ -96,11 +96,7 @@ class Ranks:
 
     def slowest(self, values: Sequence[float]) -> list[float]:
         """Return the largest of the n-th values of all ranks, for each n."""
-        return [max(each) for each in self.matched(values)]
-
-    def matched(self, values: Sequence[float]) -> list[tuple[float, ...]]:
-        """Return the n-th values of all ranks, for each n."""
-        return list(zip(*self.gather(list(values), "samples"), strict=True))
+        return [max(each) for each in zip(*self.gather(list(values), "samples"), strict=True)]
 
 
 current = Ranks()  # of this process
