@@ -1,10 +1,10 @@
 """LayerNorm and RMSNorm of rows, with the gradients of weight and bias, in Triton.
 
-A program holds whole rows in registers, 16-bit ones as they are stored, so x is read once. Its mean comes first and
-then the sum of squares around it, since the difference of a mean of squares and a squared mean would cancel. Some long
-rows are read again from the cache, so that registers hold more rows at a time. Rows that are too long for a program are
-read twice in steps: each lane keeps its own mean and sum of squares around it (Welford 1962), and the lanes are merged
-at the end.
+A program holds whole rows in registers, so x is read once. Mean and variance are sums of the differences from the mean
+of a few elements, in one pass. If that is far from the mean of all, sums of squares and squared sums would cancel, and
+a second pass takes the differences from the mean. Some long rows are read again from the cache, so that registers hold
+more rows at a time. Rows that are too long for a program are read twice in steps: each lane keeps its own mean and sum
+of squares around it (Welford 1962), and the lanes are merged at the end.
 
 Backward reads x and dy once and writes dx. Each program takes rows in turn, and adds up what they contribute to the
 gradients of weight and bias; a second kernel adds the sums of all programs, always in the same order. If rows are too
@@ -21,7 +21,6 @@ import triton.language as tl
 from torch import Tensor
 
 from .differentiable import apply, no_second_derivative
-from .row_vectors import keep_packed
 from .triton_device import arithmetic, multiprocessors, require_floats, require_gpu
 from .triton_launch import each_time, planned, repeatable
 
@@ -41,13 +40,15 @@ HELD_SUMS = {
 }
 TILE = 1024  # elements, at least, of a program: it takes several short rows
 WARP_ELEMENTS, BACKWARD_WARP_ELEMENTS = 1024, 512  # of a tile, for each warp
-# Warps of the forward, by bytes of an element, whether there is a mean, and columns; else there are 8 at most.
-WARPS = {(2, False): {8192: 16, 32_768: 16}, (2, True): {32_768: 32}}
-WARPS |= {(4, mean): {16_384: 32, 32_768: 32} for mean in (False, True)}
-REREAD = {(2, False): (4096, 8192, 32_768), (4, False): (16_384,), (4, True): (16_384,)}  # columns, likewise
-# Bytes of an element, columns, and whether there is a mean, where a multiprocessor has one program of so many warps: it
-# takes rows in turn, keeps weight and bias, and loads the next rows meanwhile.
-TURNS = {(2, 16_384, True): 16}
+# Warps of a program of the forward, and whether it reads its row again, by bytes of an element, if there is a mean,
+# and columns. Else 8 warps at most hold the row.
+FORWARD = {
+    (2, False, 32_768): (16, True),
+    (2, True, 32_768): (32, False),
+    **{(4, mean, cols): (32, cols == 16_384) for mean in (False, True) for cols in (16_384, 32_768)},
+}
+NEAR = tl.constexpr(4)  # elements of a row whose mean is near the mean of all
+FAR = tl.constexpr(4.0)  # or else its square is so many variances from it
 STEP = 4096  # elements of a longer row that are read at once
 COLUMN_ROWS, COLUMNS = 32, 128  # of a tile that sums columns
 PARTS, ADDED = 64, 32  # of a tile of their sums, which are added
@@ -71,53 +72,66 @@ def _both(a, b, c, d):
 
 
 @triton.jit
+def _moments(x, count, AT_ONCE: tl.constexpr):
+    """Return mean and variance of each row; the mean is small, or they would cancel."""
+    if AT_ONCE:  # by one exchange between warps; the interpreter would add one number after the other
+        total, squares = tl.reduce((x, x * x), 1, _both)
+    else:
+        total, squares = tl.sum(x, axis=1), tl.sum(x * x, axis=1)
+    mean = total[:, None] / count
+    return mean, tl.maximum(squares[:, None] / count - mean * mean, 0.0)
+
+
+@triton.jit
 def _forward_rows(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, stride, rows, cols,
-    EPS: tl.constexpr, MEAN: tl.constexpr, SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, PACKED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr, AGAIN: tl.constexpr, STAGES: tl.constexpr,
+    EPS: tl.constexpr, MEAN: tl.constexpr, SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, UNIT: tl.constexpr, AGAIN: tl.constexpr, HINT: tl.constexpr, EVEN: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     # ``stride`` and ``cols`` count units of UNIT elements, which shows the compiler how many it may load at once. Rows
     # are int64: int32 overflows at 2**31 elements.
+    top = tl.program_id(0).to(tl.int64) * ROWS
+    row = (top + tl.arange(0, ROWS))[:, None]
     width = tl.zeros((), tl.int32) + cols * UNIT
     count = width.to(ARITHMETIC)
     col = tl.arange(0, BLOCK)[None, :]
-    if STAGES > 1:  # for many rows
-        w = tl.load(w_ptr + col, mask=col < width, other=0.0)
-        b = tl.load(b_ptr + col, mask=col < width, other=0.0)
-    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
-        top = (tl.zeros((), tl.int64) + tile) * ROWS
-        row = (top + tl.arange(0, ROWS))[:, None]
-        inside = (row < rows) & (col < width)
-        at = x_ptr + row * stride * UNIT + col
-        # Each read has another eviction hint, or the compiler would merge them into one.
-        x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_last" if AGAIN else "")
+    across = tl.full((1, BLOCK), True, tl.int1) if EVEN else col < width  # the compiler leaves out a mask that is true
+    inside = tl.full((ROWS, BLOCK), True, tl.int1) if EVEN else (row < rows) & across
+    at = x_ptr + row * stride * UNIT + col
+    # Reads with another hint are not merged with this one, so that registers need not hold x.
+    x = tl.load(at, mask=inside, other=0.0, eviction_policy=HINT).to(ARITHMETIC)
+    if MEAN:
+        near = tl.zeros((ROWS, 1), ARITHMETIC)
+        for place in tl.static_range(NEAR):
+            one = x_ptr + tl.minimum(place, width - 1)
+            near += _of_rows(one, stride * UNIT, top, rows, ROWS).to(ARITHMETIC) / NEAR
+        centred = tl.where(inside, x - near, 0.0)
+        beyond, variance = _moments(centred, count, AT_ONCE)
+        if tl.max((beyond * beyond > variance * FAR).to(tl.int32)) > 0:
+            near += beyond
+            x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
+            centred = tl.where(inside, x - near, 0.0)
+            beyond, variance = _moments(centred, count, AT_ONCE)
+    else:
+        centred = x
+        variance = tl.sum(x * x, axis=1)[:, None] / count
+    rstd = 1 / tl.sqrt(variance + EPS)
+    if AGAIN:
+        centred = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
         if MEAN:
-            near = tl.sum(x.to(ARITHMETIC), axis=1)[:, None] / count
-            x = tl.load(at, mask=inside, other=0.0) if AGAIN else keep_packed(x, PACKED)
-            centred = tl.where(inside, x.to(ARITHMETIC) - near, 0.0)
-            if PACKED:  # one exchange between warps
-                beyond, squares = tl.reduce((centred, centred * centred), 1, _both)
-            else:
-                beyond, squares = tl.sum(centred, axis=1), tl.sum(centred * centred, axis=1)
-            beyond = beyond[:, None] / count  # of the rounded mean; that of a constant row becomes exact
-            mean = near + beyond
-            variance = tl.maximum(squares[:, None] / count - beyond * beyond, 0.0)
-        else:
-            wide = x.to(ARITHMETIC)
-            variance = tl.sum(wide * wide, axis=1)[:, None] / count
-        rstd = 1 / tl.sqrt(variance + EPS)
-        if STAGES == 1:
-            w = tl.load(w_ptr + col, mask=col < width, other=0.0)
-            b = tl.load(b_ptr + col, mask=col < width, other=0.0) if MEAN else w
-        x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first") if AGAIN else keep_packed(x, PACKED)
-        y = (x.to(ARITHMETIC) - mean if MEAN else x.to(ARITHMETIC)) * rstd * w.to(ARITHMETIC)
+            centred -= near
+    w = tl.load(w_ptr + col, mask=across, other=0.0, eviction_policy=HINT).to(ARITHMETIC)
+    if MEAN:
+        b = tl.load(b_ptr + col, mask=across, other=0.0, eviction_policy=HINT).to(ARITHMETIC)
+        y = (centred * rstd - beyond * rstd) * w + b
+    else:
+        y = centred * rstd * w
+    tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=inside)
+    if SAVE:
+        tl.store(rstd_ptr + row, rstd, mask=row < rows)
         if MEAN:
-            y += b.to(ARITHMETIC)
-        tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=inside)
-        if SAVE:
-            tl.store(rstd_ptr + row, rstd, mask=row < rows)
-            if MEAN:
-                tl.store(mean_ptr + row, mean, mask=row < rows)
+            tl.store(mean_ptr + row, near + beyond, mask=row < rows)
 
 
 @triton.jit
@@ -130,7 +144,6 @@ def _forward_long(
     width = tl.zeros((), tl.int64) + cols * UNIT
     lane = tl.arange(0, STEP)
     steps = tl.cdiv(width, STEP)
-    first = tl.load(x_ptr + row * stride * UNIT).to(ARITHMETIC)  # as in ``_forward_rows``
     mean = tl.zeros((STEP,), ARITHMETIC)
     squares = tl.zeros((STEP,), ARITHMETIC)
     for step in range(steps):
@@ -138,7 +151,6 @@ def _forward_long(
         x = tl.load(x_ptr + row * stride * UNIT + col, mask=col < width, other=0.0, eviction_policy="evict_last")
         x = x.to(ARITHMETIC)
         if MEAN:
-            x -= first
             delta = tl.where(col < width, x - mean, 0.0)
             mean += delta / (tl.zeros((), ARITHMETIC) + (step + 1))
             squares += delta * (x - mean)
@@ -149,8 +161,8 @@ def _forward_long(
     if MEAN:
         of_lane = (steps - (lane >= width - (steps - 1) * STEP)).to(ARITHMETIC)
         centre = tl.sum(mean * of_lane, axis=0) / count
+        centre += tl.sum((mean - centre) * of_lane, axis=0) / count  # that of a constant row becomes exact
         squares += of_lane * (mean - centre) * (mean - centre)
-        centre += first
     rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / count + EPS)
     for step in range(steps):
         col = (steps - 1 - step) * STEP + lane  # what was read last is still in the cache
@@ -332,12 +344,12 @@ def _forward(
             *tensors, flat.stride(0) // unit, cols // unit, **constants, STEP=STEP, num_warps=asked[1] or 8
         )
         return y, mean, rstd
-    together, warps, programs, stages, again = _forward_plan(block, rows, size, b is not None, multiprocessors(x))
+    together, warps, again = _forward_plan(block, rows, size, b is not None, multiprocessors(x))
     together, warps = asked[0] or together, asked[1] or warps
-    repeatable(_forward_rows)[(min(triton.cdiv(rows, together), programs),)](
+    repeatable(_forward_rows)[(triton.cdiv(rows, together),)](
         *tensors, flat.stride(0) // unit, rows, cols // unit, **constants,
-        PACKED=x.is_cuda and size == 2 and block > TILE,  # shorter rows have registers to spare
-        ROWS=together, BLOCK=block, AGAIN=again, STAGES=stages, num_warps=warps,
+        ROWS=together, BLOCK=block, AGAIN=again, HINT="evict_last" if again else "",
+        EVEN=cols == block and rows % together == 0, AT_ONCE=x.is_cuda, num_warps=warps,
     )  # fmt: skip
     return y, mean, rstd
 
@@ -424,20 +436,12 @@ def _unit(cols: int, *tensors: Tensor) -> int:
     )
 
 
-def _forward_plan(block: int, rows: int, size: int, mean: bool, processors: int) -> tuple[int, int, int, int, bool]:
-    """Return how programs hold rows of ``block`` columns, of ``size`` bytes each.
-
-    Returns:
-        Rows and warps of a program, programs, rows on their way to each, and whether rows are read again.
-
-    """
-    if (size, block, mean) in TURNS:
-        return 1, TURNS[size, block, mean], processors, 3, False
+def _forward_plan(block: int, rows: int, size: int, mean: bool, processors: int) -> tuple[int, int, bool]:
+    """Return rows and warps of a program, and whether it reads them again, where ``size`` are bytes of an element."""
     together = max(1, TILE // block)
     while together > 1 and triton.cdiv(rows, together) < processors:
         together //= 2
-    warps = WARPS.get((size, mean), {}).get(block) or min(8, max(1, together * block // WARP_ELEMENTS))
-    return together, warps, triton.cdiv(rows, together), 1, block in REREAD.get((size, mean), ())
+    return together, *FORWARD.get((size, mean, block), (min(8, max(1, together * block // WARP_ELEMENTS)), False))
 
 
 def _backward_plan(block: int, size: int, mean: bool) -> tuple[int, int, int, int]:

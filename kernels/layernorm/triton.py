@@ -12,15 +12,8 @@ def layernorm(
 ) -> Tensor:
     """Compute the LayerNorm of each row of ``x``; shapes and dtypes as in ``kernels.layernorm``. ``y`` is contiguous.
 
-    An ``x`` whose rows are not contiguous is copied first. The result can be differentiated once.
-
-    Args:
-        x: a tensor.
-        w: weight.
-        b: bias.
-        eps: is added to the variance.
-        ROWS: rows of a program of the forward that holds whole rows, a power of 2; None: chosen by their length.
-        num_warps: warps of a program of the forward, a power of 2; None: chosen likewise.
+    An ``x`` whose rows are not contiguous is copied first. The result can be differentiated once. ``ROWS`` and
+    ``num_warps``: rows of a program of the forward that holds whole rows, and its warps, powers of 2; None: chosen.
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.

@@ -10,14 +10,8 @@ from ..row_norms import normalize
 def rmsnorm(x: Tensor, w: Tensor, *, eps: float, ROWS: int | None = None, num_warps: int | None = None) -> Tensor:
     """Compute the RMSNorm of each row of ``x``; shapes and dtypes as in ``kernels.rmsnorm``. ``y`` is contiguous.
 
-    An ``x`` whose rows are not contiguous is copied first. The result can be differentiated once.
-
-    Args:
-        x: a tensor.
-        w: weight.
-        eps: is added to the mean of the squares.
-        ROWS: rows of a program of the forward that holds whole rows, a power of 2; None: chosen by their length.
-        num_warps: warps of a program of the forward, a power of 2; None: chosen likewise.
+    An ``x`` whose rows are not contiguous is copied first. The result can be differentiated once. ``ROWS`` and
+    ``num_warps``: rows of a program of the forward that holds whole rows, and its warps, powers of 2; None: chosen.
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.

@@ -17,7 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from runner.kernels import reductions  # noqa: E402
+from runner.kernels import reductions, row_norms  # noqa: E402
 from runner.kernels.adamw import triton as adamw  # noqa: E402
 from runner.kernels.add import triton as add  # noqa: E402
 from runner.kernels.cumsum import triton as cumsum  # noqa: E402
@@ -103,6 +103,23 @@ def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path,
     _, stack, plan = build_softmax("fp64", cols, capability, tmp_path)
     assert stack == 0
     assert plan.reads == 1
+
+
+@pytest.mark.parametrize(("mean", "cols"), [(False, 4096), (True, 16384), (False, 32768)])
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "masked"])
+def test_compiled_norms_move_128_bits_at_once_and_spill_nothing(tmp_path, mean, cols, whole):
+    _, warps, again = row_norms._forward_plan(cols, 4096, 2, mean, 132)
+    names = row_norms._forward_rows.arg_names
+    arguments = {name: "*fp32" if name in ("mean_ptr", "rstd_ptr") else "*bf16" for name in names if "_ptr" in name}
+    arguments |= dict.fromkeys(("stride", "rows", "cols"), "i32")
+    constants = {"EPS": 1e-5, "MEAN": mean, "SAVE": True, "ARITHMETIC": tl.float32, "ROWS": 1, "BLOCK": cols, "UNIT": 8}
+    constants |= {"AGAIN": again, "HINT": "evict_last" if again else "", "EVEN": whole, "AT_ONCE": True}
+    ptx, stack = build(row_norms._forward_rows, arguments, constants, 90, warps, tmp_path)
+    each = cols // (warps * 32 * 8)  # accesses of a thread to a row
+    reads = 1 + mean + again  # of x: the second one of a mean is seldom made
+    assert widths(ptx, "ld").count(128) == each * (reads + 1 + mean)
+    assert widths(ptx, "st").count(128) == each
+    assert stack == 0
 
 
 # One number | of rows, one program each | of columns | of many short rows, without a loop

@@ -54,10 +54,35 @@ def vectors(op, cols, **kind):
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
-    "change", [lambda x: x * 1e4, lambda x: x + 1000, lambda x: x * 1e-4], ids=["large", "a large mean", "small"]
+    "change",
+    [
+        lambda x: x * 1e4,
+        lambda x: x + 1000,
+        lambda x: x * 1e-4,
+        lambda x: x.index_fill(1, torch.arange(4, device=x.device), 1e3),
+    ],
+    ids=["large", "a large mean", "small", "the first ones unlike others"],
 )
 def test_extreme_rows_match_float64(impl, load, make, device, loop, op, change):
     workload, inputs, judge = judged(make, op, device, change)
+    result = judge.check_tensors(workload.call(load(op, impl), inputs).run())
+    assert result.correct, result.reason
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("dtype", "rows", "cols"),
+    [("float32", 32, 64), ("float16", 3, 2048), ("float32", 1, 16384), ("float32", 1, 9001)],
+    ids=["several a program", "one", "one, read again", "read again, not all of it"],
+)
+def test_some_rows_that_fill_their_tiles_or_are_read_again_match_float64(
+    impl, load, make, device, op, dtype, rows, cols
+):
+    def change(x):
+        x[0, :4] = 20  # the mean of these is not near that of the row
+        return x + 3
+
+    workload, inputs, judge = judged(make, op, device, change, dtype=dtype, rows=rows, cols=cols)
     result = judge.check_tensors(workload.call(load(op, impl), inputs).run())
     assert result.correct, result.reason
 
