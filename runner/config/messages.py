@@ -170,7 +170,8 @@ def _meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
         return "a workload in a file is chosen by workload=FILE, as in workload=rms_norm.py"
     if key == name and having_argument(name, [str(chosen.workload.name)]):
         return f"no such field; did you mean impl.args.{name}?"
-    fields = {field: owner for field, owner in _fields(folders).items() if field.rpartition(".")[2] == name}
+    others = {} if key.startswith("workload.") and "path" in parent else _fields(folders)  # a file's fields are its own
+    fields = {field: owner for field, owner in others.items() if field.rpartition(".")[2] == name}
     if key in fields:
         group, options = fields[key]
         option = chosen.get(group)

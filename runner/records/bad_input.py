@@ -21,5 +21,6 @@ def choices(requested: str, allowed: Iterable[str]) -> str:
     """Return ``did you mean mlp? One of: ...``: the nearest of ``allowed``, then all of them."""
     names = sorted(set(allowed))
     plain = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(ALSO.get(requested, requested).lower(), plain, 1)
+    word = ALSO.get(requested, requested).lower()
+    near = difflib.get_close_matches(word, [name for name in plain if name.startswith(word)] or plain, 1)
     return (f"did you mean {plain[near[0]]}? One of: " if near else "one of: ") + ", ".join(names)

@@ -108,6 +108,11 @@ def test_a_wrong_function_is_wrong_and_a_check_of_the_file_judges(run, here):
     ("words", "message"),
     [
         (("workload=rms_norm.py", "workload.colz=3"), "workload.colz: no such field; did you mean cols?"),
+        (
+            ("workload=batched.py", "workload.batch=2"),
+            "workload.batch: no such field; did you mean batch_size? One of: ",
+        ),
+        (("workload=batched.py", "workload.cols=2"), "workload.cols: no such field; one of: axes, batch_size, dtype"),
         (("workload=rms_norm.py", "workload.cols=x"), "workload.cols: 'x' is not allowed; give a whole number"),
         (("workload=no.py",), "workload=no.py: No such file or directory: give a path that exists"),
         (("workload=checks.py",), "checks.py: check() gets two arguments; write it as def check(inputs, outputs)"),
@@ -135,6 +140,7 @@ def test_a_wrong_function_is_wrong_and_a_check_of_the_file_judges(run, here):
 )
 def test_a_mistake_is_one_line_before_anything_runs(run, here, words, message):
     (here / "literal.py").write_text("SIZE = 3\ndef inputs(n=SIZE): return n\ndef reference(x): return x\n")
+    (here / "batched.py").write_text("def inputs(batch_size=3): return 1\ndef reference(x): return x\n")
     (here / "checks.py").write_text(RMS_NORM + "def check(outputs): return None\n")
     result = run(*words)
     assert result.code == 2
