@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ..device.processes import ROOT
+from ..records.figures import listed
 from ..records.grouping import grouped
 from ..records.row import ERROR, Row
 from ..timing.statistics import Ratio
@@ -35,6 +36,7 @@ NOT_CHECKED = "not checked, and never the fastest: it moves as many bytes as the
 UNCHECKED = "not checked, so none is called the fastest: give check=reference"  # a call of runner.bench
 SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"
 
+NAMED = 4  # implementations beside the first
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 QUICK = "quick: wider intervals; leave out quick=true for figures to keep"
@@ -103,11 +105,13 @@ def row_notes(rows: Sequence[Row], names: Names, folder: Path | None = None) -> 
     Files are named from the ``folder`` of the run, or by a path through it.
     """
     told = [(text, row) for row in rows for text in _doubts(row)]
-    # Cases share a note if their texts differ in numbers alone, and come from the same line of an implementation.
-    shared = grouped(told, lambda note: (without_numbers(note[0]), source_line(note[1].detail)))
+    # Cases share a note if their texts differ in numbers alone, and come from the same line of an implementation;
+    # several implementations share a failure only if all its texts are equal.
+    kinds = grouped(told, lambda note: (*kind_of(*note, names), source_line(note[1].detail)))
+    shared = grouped(kinds.items(), lambda kind: (kind[0][-1], *(text for text, _ in kind[1])))
     notes = []
     for members in shared.values():
-        texts, alike = zip(*members, strict=True)
+        texts, alike = zip(*(note for _, notes_of_kind in members for note in notes_of_kind), strict=True)
         files = [Path(folder or "", file) for file in alike[0].files if PurePath(file).name == ERROR]
         traceback = "".join(f"; its traceback: {file}" for file in files)
         like_it = " like it" * (len(set(texts)) > 1)
@@ -150,8 +154,11 @@ def _counted(row: Row) -> Iterator[str]:
 
 
 def and_more(members: Sequence[Row] | Sequence[Line], names: Names) -> str:
-    """Return the first case and how many others there are."""
-    return names.case(members[0].case) + how_many_more(members)
+    """Return the first case, the other implementations if they are few, and how many more cases there are."""
+    _, *others = dict.fromkeys(names.impl(member.case) for member in members)
+    named = [names.case(members[0].case), *(others if len(others) <= NAMED else ())]
+    more = len(members) - len(named)
+    return listed([*named, *([f"{more} more"] if more else [])])
 
 
 def how_many_more(members: Sequence[object]) -> str:
@@ -159,9 +166,9 @@ def how_many_more(members: Sequence[object]) -> str:
     return f" and {len(members) - 1} more" if members[1:] else ""
 
 
-def without_numbers(reason: str) -> str:
-    """Return what ``reason`` shares with those that differ from it in their numbers alone."""
-    return NUMBER.sub("", reason)
+def kind_of(reason: str, row: Row, names: Names) -> tuple[str, str]:
+    """Return what ``reason`` shares with those that differ in numbers alone, and whose it is if it is a failure."""
+    return NUMBER.sub("", reason), "" if row.status == "ok" else names.impl(row.case)
 
 
 def reason_of(row: Row) -> str:

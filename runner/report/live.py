@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..findings.lines import derive_lines
 from ..findings.names import Names
-from ..findings.notes import reason_of, without_numbers
+from ..findings.notes import kind_of, reason_of
 from ..records.case import CaseRecord
 from ..records.paired_rounds import PairedRounds
 from ..records.plan import Plan
@@ -35,7 +35,7 @@ class LiveReport:
         self._names = Names(plan.cases)
         self._rows: deque[Row] = deque(maxlen=REMEMBERED)
         self._rounds: deque[PairedRounds] = deque(maxlen=REMEMBERED)
-        self._told: set[str] = set()  # kinds of reasons that have been printed
+        self._told: set[object] = set()  # reasons that have been printed, and their kinds
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -69,8 +69,9 @@ class LiveReport:
         self._progress.advance(self._task)
         if not self._console.is_terminal:
             done, reason = int(self._progress.tasks[0].completed), reason_of(row)
-            text = row_text(row, self._names, "" if without_numbers(reason) in self._told else reason)
-            self._told.add(without_numbers(reason))
+            kind = kind_of(reason, row, self._names)
+            text = row_text(row, self._names, "" if self._told & {reason, kind} else reason)
+            self._told |= {reason, kind}
             self.notice(f"[{done}/{self._total}] {text}")
 
     def compared(self, rounds: PairedRounds, corrected: Sequence[Row] = ()) -> None:

@@ -30,7 +30,7 @@ def row(impl, status="ok", reason="", **metrics):
 
 def test_what_a_missing_tool_leaves_out_is_said_once_for_all_cases():
     rows = [row("torch", not_measured=WHY, verdict="ok"), row("naive", not_measured=WHY, verdict="ok")]
-    assert row_notes(rows, Names([one.case for one in rows])) == [f"gelu torch and 1 more: not measured: {WHY}"]
+    assert row_notes(rows, Names([one.case for one in rows])) == [f"gelu torch and naive: not measured: {WHY}"]
 
 
 def test_where_nothing_was_observed_the_reason_says_so_already():
@@ -59,7 +59,7 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
     names = Names([one.case for one in rows])
     key = rows[0].case.key
     assert row_notes(rows, names) == [
-        f"gelu mine and 1 more: error: ValueError: my own (k.py:6); its traceback: files/{key}/error.txt"
+        f"gelu mine and yours: error: ValueError: my own (k.py:6); its traceback: files/{key}/error.txt"
     ]
     assert row_text(rows[0], names, reason_of(rows[0])) == "gelu mine: error: ValueError: my own (k.py:6)"
 
@@ -113,7 +113,33 @@ def test_reasons_that_differ_in_their_numbers_alone_are_told_once():
 
     rows = [bound("torch", 39.8), bound("naive", 81.2), bound("triton", 39.8)]
     (said,) = row_notes(rows, Names([one.case for one in rows]))
-    assert said.startswith("gelu torch and 2 more like it: launch_bound: back to back, there is a call every 39.8 us, ")
+    assert said.startswith(
+        "gelu torch, naive and triton like it: launch_bound: back to back, there is a call every 39.8 us, "
+    )
+
+
+@pytest.mark.parametrize("status", ["wrong", "error", "oom", "unsupported"])
+def test_failures_of_several_implementations_are_told_apart_unless_their_reasons_are_equal(status, capsys):
+    counts = {"a": (5, 7), "b": (5, 7), "c": (6, 7), "d": (5, 8), "e": (9, 9)}
+    rows = [
+        replace(one, case=replace(one.case, workload=Choice("gelu", {"cols": cols})))
+        for impl, values in counts.items()
+        for cols, count in enumerate(values)
+        for one in [row(impl, status, f"{count} of 9 are bad", **({"correct": False} if status == "wrong" else {}))]
+    ]
+    names = Names([one.case for one in rows])
+    assert [note.partition(" are")[0] for note in row_notes(rows, names)] == [
+        f"gelu cols=0 a, b and 2 more like it: {status}: 5 of 9",
+        f"gelu cols=0 c and 1 more like it: {status}: 6 of 9",
+        f"gelu cols=0 d and 1 more like it: {status}: 5 of 9",
+        f"gelu cols=0 e and 1 more: {status}: 9 of 9",
+    ]
+    said = row_notes(rows[::2], Names([one.case for one in rows[::2]]))
+    assert [note.partition(" are")[0] for note in said] == [
+        f"gelu a, b and d: {status}: 5 of 9",
+        f"gelu c: {status}: 6 of 9",
+        f"gelu e: {status}: 9 of 9",
+    ]
 
 
 def test_a_log_tells_such_a_reason_once(capsys):
