@@ -24,14 +24,14 @@ _Forward = tuple[list[Tensor], list[Tensor], list[Tensor]]  # outputs, leaves, g
 def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the tensors whose gradients are taken: arguments, and parameters of modules among them.
 
-    Of the arguments these are all that require a gradient, or, if none does, all floating ones. Buffers of modules have
-    none.
+    Of the arguments these are all that require a gradient, or, if none does, all floating and complex ones. Buffers of
+    modules have none.
     """
     modules = [part for _, part in nested.parts(tuple(args)) if isinstance(part, torch.nn.Module)]
     parameters: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
     within = {id(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers())}
-    floating = [tensor for _, tensor in nested.tensors(tuple(args)) if tensor.is_floating_point()]
-    plain = [tensor for tensor in floating if id(tensor) not in within]
+    numbers = [x for _, x in nested.tensors(tuple(args)) if x.is_floating_point() or x.is_complex()]
+    plain = [tensor for tensor in numbers if id(tensor) not in within]
     return [tensor for tensor in plain if tensor.requires_grad] or plain, parameters
 
 
@@ -43,9 +43,10 @@ def upstream(output: Tensor, layout: Layout = "contiguous") -> Tensor:
     """
     gradient = torch.empty_like(output)
     with _disable_current_modes(), torch.no_grad():
+        parts = torch.view_as_real(gradient) if gradient.is_complex() else gradient
         generator = torch.Generator(output.device).manual_seed(0)
-        drawn = torch.randint(-16, 17, output.shape, generator=generator, device=output.device)
-        gradient.copy_(drawn.to(torch.float32) / 16)
+        drawn = torch.randint(-16, 17, parts.shape, generator=generator, device=output.device)
+        parts.copy_(drawn.to(torch.float32) / 16)
     return laid_out(gradient, layout)
 
 

@@ -31,7 +31,8 @@ def kept_result(call: Call) -> str:
     """
     if not call.inputs or not call.judge_anew:
         return ""
-    floats = [tensor.data for tensor in call.inputs if tensor.is_floating_point() and tensor.numel()]
+    numbers = [torch.view_as_real(x.data) if x.is_complex() and not x.is_conj() else x.data for x in call.inputs]
+    floats = [tensor for tensor in numbers if tensor.is_floating_point() and tensor.numel()]
     try:
         before, survived = _overwritten(call)
         if not floats:  # other integers may be no valid indices
@@ -85,7 +86,7 @@ def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
     try:
         for output, _ in ours:
             with contextlib.suppress(RuntimeError):  # torch does not write to expanded or inference tensors
-                output.fill_(math.nan) if output.is_floating_point() else output.bitwise_not_()
+                output.fill_(math.nan) if output.is_floating_point() or output.is_complex() else output.bitwise_not_()
         spoiled = [output.clone() for output in outputs]
         call.restore()
         again = tensors(call.run())

@@ -258,3 +258,29 @@ def test_a_backward_alone_finds_what_its_forward_has_changed_and_the_arguments_d
         call.restore()
     assert all(map(torch.equal, inputs, before))
     assert all(now is was for (_, now), was in zip(nested.tensors(mine.arguments), inputs, strict=True))
+
+
+COMPLEX = """
+import torch
+def inputs(rows=6, cols=8):
+    return torch.randn(rows, cols, dtype=torch.complex64), torch.randn(cols, cols, dtype=torch.complex64)
+def product(x, w): return x @ w
+def spectrum(x, w): return (torch.fft.fft(x) * w.diagonal().conj()).abs().square()
+def parts(x, w): return x.real @ w.imag, x.conj() + 1
+def reference(x, w): return {reference}(x, w)
+def conjugated(x, w): return reference(x.conj(), w)
+"""
+
+
+@pytest.mark.parametrize("pass_", ["bwd", "fwd_bwd"])
+@pytest.mark.parametrize("reference", ["product", "spectrum", "parts"])
+def test_complex_inputs_have_gradients(operation, reference, pass_):
+    mine = operation(COMPLEX.replace("{reference}", reference), pass_=pass_)
+    inputs = mine.draw_inputs("cpu", 0)
+    expected = mine.expected_outputs(inputs)
+    right = mine.call(mine.module.reference, inputs).run()
+    gradients = right[-2:]
+    assert [(one.shape, one.dtype) for one in gradients] == [(one.shape, one.dtype) for one in inputs]
+    assert expected.check(right).reason == ""
+    wrong = mine.call(mine.module.conjugated, inputs).run()
+    assert "elements wrong" in expected.check(wrong).reason
