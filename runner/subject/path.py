@@ -19,6 +19,7 @@ from ..timing.call import Call, in_turn
 from ..timing.correctness import CheckResult, Outputs, repeats
 from ..timing.outputs import tensor_paths, tensors
 from ..timing.peak_memory import peak_bytes
+from ..timing.unwritten import fill_cached, filled
 from .recompiles import compilations, recompiles
 
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
@@ -62,7 +63,7 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
         call = replace(call, reset=in_turn(call.restore, inputs.restore))
     for _ in range(FURTHER_CALLS[device]):
         call.restore()
-        call.run()
+        fill_cached([(output.nbytes, output.device) for output in tensors(call.run()) if output.is_cuda])
     synchronize(device)
     columns |= recompiles(call, compiled)
     return replace(call, inputs=inputs.movable if call.reads_inputs else ()), columns
@@ -77,7 +78,8 @@ def checked(
     ``expected_now`` gives what is expected for the values that the inputs hold when it is called.
     """
     call.restore()
-    outputs = call.run()
+    with filled():
+        outputs = call.run()
     changed = inputs.now
     result = expected.check(outputs, changed)
     columns, reason = _of_all_ranks(result)

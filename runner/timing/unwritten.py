@@ -1,0 +1,34 @@
+"""Fill memory that a call may allocate, so that what it does not write of its outputs is not right by chance."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import torch
+
+# -6.02 in float32, and far from zero in every type. So is its complement, 0.747: glibc fills freed memory with it, and
+# hands a part of that out as it is.
+BYTE = 0xC0
+M_PERTURB = -6  # of mallopt
+COPIES = 4  # of the outputs: temporaries of the call may take the first
+
+
+@contextmanager
+def filled() -> Iterator[None]:
+    """Let malloc fill what it allocates in this context, if it is glibc's: all of more than 1 KiB, most of less."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda option, value: None)
+    mallopt(M_PERTURB, BYTE ^ 0xFF)
+    try:
+        yield
+    finally:
+        mallopt(M_PERTURB, 0)
+
+
+def fill_cached(sizes: Sequence[tuple[int, torch.device]]) -> None:
+    """Fill free memory of GPUs from which the next call gets its outputs, of these sizes in bytes."""
+    with suppress(torch.OutOfMemoryError):
+        held = [torch.empty(size, dtype=torch.uint8, device=on) for size, on in sizes for _ in range(COPIES)]
+        for block in held:
+            block.fill_(BYTE)
