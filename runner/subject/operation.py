@@ -281,6 +281,8 @@ class OwnOperation:
         if "bytes" in self.file.parts:
             return int(self.module.bytes(**options_for(self.module.bytes, self._fields())))
         tensors: Sequence[Tensor] = self.__dict__.get("_tensors", ())
+        if any("sparse" in str(tensor.layout) for tensor in tensors):
+            return 0
         storages = {tensor.untyped_storage().data_ptr(): int(tensor.nbytes) for tensor in tensors}
         return sum(storages.values()) + int(self.__dict__.get("_outside_bytes", 0))
 

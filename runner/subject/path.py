@@ -82,6 +82,8 @@ def checked(
         outputs = call.run()
     changed = inputs.now
     result = expected.check(outputs, changed)
+    if result.reason and not expected.check(outputs, changed).reason:
+        result.reason = "the outputs changed after the call had returned"
     columns, reason = _of_all_ranks(result)
     if not ranks.current.any(not result.compared):
         columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))

@@ -373,7 +373,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         """Note what wrote the new tensors in ``out``, and add noise to them."""
         mutable = func._schema.is_mutable
         old = set() if mutable else {_storage(tensor) for tensor in given}
-        fresh = [tensor for tensor in _floats(out) if _storage(tensor) not in old]
+        fresh = [x for x in _floats(out) if x.layout is torch.strided and _storage(x) not in old]
         self._count += not self._inside
         unit = self._accumulated if self._inside else max(self._accumulated, UNIT[kind])
         last = self._count in self._unrounded and not self._inside
@@ -515,4 +515,4 @@ def _is_float(tensor: Tensor) -> bool:
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage().data_ptr())
+    return int(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else id(tensor)

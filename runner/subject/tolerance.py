@@ -249,6 +249,8 @@ class Judge:
             )
         elif not self._own or not any(isinstance(_tensor(leaf), Tensor) for leaf in self._own.values()):
             self.refused = "the reference returns no tensor and changes no argument: return what it computes"
+        elif any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in self._own.values()):
+            self.refused = "the reference returns a sparse tensor: return its indices and values"
         elif not self.refused and self._shapes(self._own) != self._shapes(self._exact):
             self.refused = "the reference gives other shapes in float64: give inputs far from its thresholds"
         self._elements, self._products = exact.elements, exact.products
@@ -279,7 +281,7 @@ class Judge:
             to = torch.complex128 if tensor.is_complex() else torch.float64
             copied = tensor.detach().to(to, copy=True)
             kinds.append((copied, torch.float32 if tensor.is_complex() else tensor.dtype))
-            if noise:
+            if noise and copied.layout is torch.strided:
                 noise.scale(copied, unit)
             return copied.requires_grad_(tensor.requires_grad)
 
@@ -544,10 +546,7 @@ def _kind(inputs: Sequence[Tensor]) -> torch.dtype:
 
 
 def _detached(leaf: object) -> object:
-    if isinstance(leaf, Tensor):
-        leaf = leaf.detach()
-        return leaf if leaf.layout == torch.strided else leaf.to_dense()
-    return leaf
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf
 
 
 def _tensor(leaf: object) -> object:

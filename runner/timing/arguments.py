@@ -32,7 +32,7 @@ class Inputs:
     @property
     def movable(self) -> tuple[Tensor, ...]:
         """Tensors that may be moved in memory while they are timed: leaves whose memory no other tensor shares."""
-        plain = [tensor for tensor in self.tensors if type(tensor) in PLAIN]
+        plain = [tensor for tensor in self.tensors if is_watched(tensor)]
         storages = Counter(tensor.untyped_storage().data_ptr() for tensor in plain)
         return tuple(
             tensor

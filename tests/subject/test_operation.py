@@ -8,9 +8,13 @@ import torch
 from runner.kernels.unsupported import Unsupported
 from runner.subject.operation import class_of
 from runner.subject.path import checked, first_calls
+from runner.subject.tolerance import Judge
 from runner.tasks import own_file
 from runner.timing import nested
 from runner.timing.arguments import Inputs
+from runner.timing.call import Call
+from runner.timing.correctness import CheckResult
+from runner.timing.kept_result import kept_result
 
 LAYERED = """
 import random
@@ -284,3 +288,49 @@ def test_complex_inputs_have_gradients(operation, reference, pass_):
     assert expected.check(right).reason == ""
     wrong = mine.call(mine.module.conjugated, inputs).run()
     assert "elements wrong" in expected.check(wrong).reason
+
+
+SPARSE = """
+import torch
+def inputs(rows=40, cols=30, n=4):
+    dense = torch.randn(rows, cols) * (torch.rand(rows, cols) < 0.2)
+    return dense.{made}, torch.randn(cols, n)
+def reference(a, b): return a.to_dense() @ b
+def product(a, b): return a @ b
+def last_row(a, b): return torch.cat([(a @ b)[:-1], torch.zeros(1, 4)])
+def same(a, b): return a
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("made", ["to_sparse()", "to_sparse_csr()", "to_sparse_csc()", "to_sparse_bsr((5, 5))"])
+def test_inputs_may_be_sparse(operation, made):
+    mine = operation(SPARSE.replace("{made}", made))
+    inputs = mine.draw_inputs("cpu", 0)
+    expected = mine.expected_outputs(inputs)
+    assert mine.work().bytes_min == 0  # unknown
+
+    def judged(function):
+        given = Inputs(mine.arguments)
+        given.copy()
+        call, _ = first_calls(mine.call(function, inputs), given, "cpu", peak=False)
+        call, columns, reason = checked(call, expected, lambda: expected, given)
+        return columns["correct"], reason or kept_result(call)
+
+    assert judged(mine.module.product) == (True, "")
+    assert judged(mine.module.last_row)[0] is False
+    assert "shape" in judged(mine.module.same)[1]
+    with_sparse_output = Judge(mine.module.same, mine.arguments[0])
+    assert with_sparse_output.check(inputs[0]).unknown.startswith("the reference returns a sparse tensor")
+
+
+def test_outputs_that_change_after_a_call_has_returned_are_named():
+    class Late:
+        def check(self, outputs, changed=None):
+            reason = "" if outputs.all() else "2 of 2 elements wrong"
+            outputs.fill_(1)  # as a thread might
+            return CheckResult(reason=reason)
+
+    given = Inputs(())
+    _, columns, reason = checked(Call(lambda: torch.zeros(2)), Late(), Late, given)
+    assert (columns["correct"], reason) == (False, "the outputs changed after the call had returned")
