@@ -174,11 +174,10 @@ class Judge:
         result = CheckResult(tolerance=[self.tolerance], note=self.note)
         given = self._matched(given, result)
         now = self._named(self._values) if changed is not None else {}
-        touched = {_place(tensor) for tensor in changed or ()}
-        unchanged = {name for name, tensor in now.items() if _place(tensor) not in touched}
-        known = self._changed or ()
+        touched = {tensor.data_ptr() for tensor in changed or ()}
+        unchanged = {name for name, tensor in now.items() if tensor.data_ptr() not in touched}
+        known, stale = self._changed or (), list[Path]()
         given |= {name: now[name] for name in known if name in now}
-        stale = []
         for path, expected in self._own.items():
             if path in given:
                 reason = self._compare(path, expected, given[path], result)
@@ -298,7 +297,8 @@ class Judge:
         mode = Rounding(self._kind, kinds, noise, **options)
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
         with in_float64, mode, NominalTypes(mode), sdpa_kernel(SDPBackend.MATH):  # of operators that the mode knows
-            return self._collected(self._run(*values), values), mode
+            outputs = self._run(*values)
+        return self._collected(outputs, values), mode
 
     def _leaves(self, change: Callable[[Tensor], Tensor]) -> Leaves:
         """Run the reference in its own types, with changed arguments. The first run finds what it changes itself."""
@@ -311,9 +311,7 @@ class Judge:
         if self._changed is None:
             self._returns, before = outputs is not None, self._named(self._values)
             after = self._named(copies) if self._state or not self._returns else {}
-            self._changed = [
-                name for name, tensor in after.items() if name not in before or not _same(tensor, before[name])
-            ]
+            self._changed = [name for name, x in after.items() if name not in before or not _same(x, before[name])]
         return self._collected(outputs, copies)
 
     def _collected(self, outputs: object, values: Any) -> Leaves:
@@ -530,10 +528,6 @@ def _callable(reference: Callable[..., Any]) -> tuple[Callable[..., Any], torch.
         name = reference.__name__
         return lambda module, args, kwargs: getattr(module, name)(*args, **kwargs), owner
     return lambda module, args, kwargs: reference(*args, **kwargs), None
-
-
-def _place(tensor: Tensor) -> tuple[int, torch.Size]:
-    return tensor.data_ptr(), tensor.shape
 
 
 def _kind(inputs: Sequence[Tensor]) -> torch.dtype:

@@ -57,9 +57,8 @@ class Inputs:
         """Find the tensors that a call has changed or replaced, and free the copies of the others."""
         self.replaces |= any(_differ(holder, was) for holder, was in self._held)
         changed = {id(tensor) for tensor, _ in self.changed}
-        self.changed += [
-            (now, was) for now, was in self._before or () if id(now) not in changed and not same_bits(now, was)
-        ]
+        new = [pair for pair in self._before or () if id(pair[0]) not in changed]
+        self.changed += [(now, was) for now, was in new if not same_bits(now, was)]
         self._before = self._before and []
 
     def restore(self) -> None:

@@ -12,7 +12,6 @@ import torch
 # hands a part of that out as it is.
 BYTE = 0xC0
 M_PERTURB = -6  # of mallopt
-COPIES = 4  # of the outputs: temporaries of the call may take the first
 
 
 @contextmanager
@@ -29,6 +28,6 @@ def filled() -> Iterator[None]:
 def fill_cached(sizes: Sequence[tuple[int, torch.device]]) -> None:
     """Fill free memory of GPUs from which the next call gets its outputs, of these sizes in bytes."""
     with suppress(torch.OutOfMemoryError):
-        held = [torch.empty(size, dtype=torch.uint8, device=on) for size, on in sizes for _ in range(COPIES)]
-        for block in held:
+        # Temporaries of the call may take some.
+        for block in [torch.empty(size, dtype=torch.uint8, device=device) for size, device in [*sizes] * 4]:
             block.fill_(BYTE)
