@@ -56,6 +56,10 @@ BRACES = re.compile(r"\{(\w+)\}")
 TEMPLATES = {value: name for name, value in FLOATS.items()} | {"int32": "int", "int64": "long long", "bool": "bool"}
 
 
+class BadCall(ValueError):
+    """An argument, or an option of ``cuda_kernel``, that no GPU could launch the kernel with."""
+
+
 def cuda_kernel(
     source: str | Path,
     name: str,
@@ -154,7 +158,7 @@ def cuda_kernel(
                 values[word] = _plain(name, value)
                 first = values[word] if first is None else first
         if first is None:
-            raise ValueError(f"{name}: none of its arguments is a tensor; give one, on whose GPU it runs")
+            raise BadCall(f"{name}: none of its arguments is a tensor; give one, on whose GPU it runs")
 
         if made:
             values[made] = torch.empty_like(first) if result is None else result_of(values)
@@ -189,7 +193,7 @@ def _filled(name: str, dtype: torch.dtype, words: tuple[str | None, ...]) -> str
     ]
     if None in found:
         unknown = names[found.index(None)]
-        raise ValueError(f"{name}: {unknown} is neither an option of cuda_kernel nor T, the type of a {dtype}")
+        raise BadCall(f"{name}: {unknown} is neither an option of cuda_kernel nor T, the type of a {dtype}")
     replacing = iter(found)
     return BRACES.sub(lambda _: str(next(replacing)), name)
 
@@ -213,7 +217,7 @@ def _extents(name: str, title: str, extents: Any) -> tuple[int, int, int]:
     """Return blocks or threads along x, y and z. Raises ValueError."""
     items = extents if isinstance(extents, tuple | list) else (extents,)
     if not 1 <= len(items) <= 3 or not all(isinstance(item, int) and item >= 0 for item in items):
-        raise ValueError(f"{name}: {title} is {extents}; give one to three whole numbers, as in -(-n // 256)")
+        raise BadCall(f"{name}: {title} is {extents}; give one to three whole numbers, as in -(-n // 256)")
     x, y, z = (*items, 1, 1)[:3]
     return x, y, z
 
@@ -239,13 +243,13 @@ def _types(symbol: str) -> tuple[str, ...]:
 def _packed(name: str, types: tuple[str, ...], arguments: Sequence[Any], device: torch.device) -> list[Any]:
     """Return the arguments in the types of the kernel's parameters. Raises ValueError, or Unsupported for a dtype."""
     if len(arguments) != len(types):
-        raise ValueError(f"{name}: arguments gives {len(arguments)}; the kernel takes {len(types)}: {', '.join(types)}")
+        raise BadCall(f"{name}: arguments gives {len(arguments)}; the kernel takes {len(types)}: {', '.join(types)}")
     packed = []
     for place, (kind, value) in enumerate(zip(types, arguments, strict=True), 1):
         try:
             packed.append(_pointer(kind, value, device) if kind.endswith("*") else _scalar(kind, value))
         except TypeError as error:
-            raise ValueError(f"{name}: argument {place}, {kind}: {error}") from None
+            raise BadCall(f"{name}: argument {place}, {kind}: {error}") from None
         except Unsupported as error:
             raise Unsupported(f"{name}: argument {place}, {kind}: {error}") from None
     return packed

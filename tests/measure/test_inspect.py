@@ -100,6 +100,18 @@ def test_without_a_gpu_cuda_is_compiled_too_and_the_lectures_has_double_precisio
     assert {"gelu_kernel.ptx", "gelu_kernel.sass"} <= set(files)
 
 
+@with_nvrtc
+def test_arguments_that_the_kernel_does_not_take_are_an_error_without_a_gpu_too(inspected, tmp_path):
+    (tmp_path / "k.cu").write_text("__global__ void f(float const* x, float* y, int n) { y[0] = x[0]; }")
+    (tmp_path / "k.py").write_text(
+        "from runner import cuda_kernel\n"
+        "few = cuda_kernel('k.cu', 'f', grid=1, block=32, arguments=lambda x, y: (x, y))\n"
+    )
+    row, _ = inspected("few", {"path": f"{tmp_path / 'k.py'}:few", "args": {}, "rev": None}, arch=90)
+    assert row.status == "error"
+    assert row.reason == "BadCall: f: arguments gives 2; the kernel takes 3: float const*, float*, int"
+
+
 def test_without_an_architecture_what_is_refused_stays_refused(inspected):
     row, files = inspected("cuda", CUDA)
     assert row.status == "unsupported"

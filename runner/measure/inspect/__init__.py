@@ -86,13 +86,14 @@ class Inspect:
         """
         if not self.arch:
             return None
+        from ...kernels.cuda_function import BadCall
         from ...kernels.cuda_kernel import BuildFailed
         from .programs import compiling_for
 
         try:
             with compiling_for(self.arch, without_gpu=True) as seen:
                 run()
-        except (Unsupported, BuildFailed):
+        except (Unsupported, BuildFailed, BadCall):
             raise
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
