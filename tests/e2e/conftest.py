@@ -71,9 +71,9 @@ def folder_with_rows(tmp_path, eventually):
 def run(command, tmp_path):
     """Run the command to its end."""
 
-    def go(*arguments: str, log: str = "none", env: dict[str, str] | None = None) -> Result:
+    def go(*arguments: str, log: str = "none", env: dict[str, str] | None = None, timeout_s: float = 300) -> Result:
         words, options = command(*arguments, log=log, env=env)
-        done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=300, check=False, **options)
+        done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=timeout_s, check=False, **options)
         folders = sorted((tmp_path / "outputs").glob("*/*"))
         return Result(done.returncode, done.stdout, done.stderr, folders[-1] if folders else None)
 
