@@ -12,9 +12,10 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = "import torch\n\ndef add(a, b):\n    return a + b\n"
-SLOW = "import torch\n\ndef add(a, b):\n    a + b\n    a + b\n    return a + b\n"
+SLOW = "import torch\n\ndef add(a, b):\n    for _ in range(20): a + b\n    return a + b\n"
 GRID = ["workload=add", "workload.rows=64", "workload.cols=1000,4096", "impl=file", "impl.path=k.py:add", "device=cpu"]
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.2", "measure.benchmark.warmup_s=0"]
+SURE = [QUICK[0], "measure.benchmark.max_s=3", "measure.benchmark.target_cpu_pct=20", QUICK[2]]  # if it is busy too
 
 
 def git(folder, *words):
@@ -71,7 +72,7 @@ def test_what_is_unchanged_is_not_measured_unless_asked_for(run, gate, repositor
 
 def test_a_slower_working_tree_fails_and_the_summary_says_so(gate, repository):
     (repository / "k.py").write_text(SLOW)
-    overrides = [*GRID, *QUICK, "impl=file,torch"]
+    overrides = [*GRID, *SURE, "impl=file,torch"]
     found = gate("--against", "main", "--repeat", "0", "--summary", "deep/gate.md", overrides=overrides)
     assert found.returncode == 1, found.stdout + found.stderr
     *_, slower, also, skipped, last = found.stdout.splitlines()
@@ -87,7 +88,7 @@ def test_a_slower_working_tree_fails_and_the_summary_says_so(gate, repository):
 
 def test_a_slowdown_is_confirmed_by_more_processes_in_the_same_folder(gate, repository):
     (repository / "k.py").write_text(SLOW)
-    overrides = [*GRID[:2], "workload.cols=1000", *GRID[3:], *QUICK]
+    overrides = [*GRID[:2], "workload.cols=1000", *GRID[3:], *SURE]
     found = gate("--against", "main", "--repeat", "1", overrides=overrides)
     assert found.returncode == 1, found.stdout + found.stderr
     assert "gate: 1 slower or unclear so far; measured again in 2 more processes" in found.stdout
