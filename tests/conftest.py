@@ -44,7 +44,7 @@ sys.dont_write_bytecode = False
 preloaded.install()  # commands of the runner are forked from one process that has imported torch
 
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
-DISASSEMBLED = "test_compiled_cuda_softmax.py"  # its tests share what they compile and disassemble
+SHARING = ("test_compiled_cuda_softmax.py", "test_over_ranks.py")  # their tests share what they compile or start
 INTERPRETED = "test_under_the_interpreter.py"  # each of its tests runs a minute of others
 
 Make = Callable[..., "tuple[Workload, tuple[Tensor, ...]]"]
@@ -197,7 +197,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
         def _split_scope(self, nodeid: str) -> str:
             if INTERPRETED in nodeid:
                 return nodeid
-            alone = KERNELS in nodeid and DISASSEMBLED not in nodeid
+            alone = KERNELS in nodeid and not any(name in nodeid for name in SHARING)
             return nodeid.partition("[" if alone else "::")[0]
 
     config.option.loadscopereorder = False

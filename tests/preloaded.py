@@ -2,8 +2,8 @@
 
 ``install()`` replaces ``subprocess.Popen`` by one that forks where the command is ``[sys.executable, "-m", "runner",
 ...]`` and its environment changes nothing that is read at start; every other command starts as ever, and so does one
-with ``COLD=1`` in its environment. What such a process starts in turn is forked as well. Only packages of others are
-imported beforehand: the runner itself comes from ``PYTHONPATH``, as in a cold start.
+with ``COLD=1`` in its environment. What such a process starts in turn is forked as well. What every run needs of the
+runner is imported beforehand, too; where ``sys.path`` leads to another copy, that one is imported as in a cold start.
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ MODULES = (
     "pytest",
 )
 TOPS = ("runner", "kernel_runner")  # both names of the package
+OURS = (
+    "cli.run",
+    "config.resume",
+    "config.shapes",
+    "config.sweep",
+    "execute.local",
+    "findings.flat",
+    "report.flat_formats",
+)
+OURS += ("report.live", "report.terminal", "timing.timer", "worker", "worker.serve")
+OURS += tuple(
+    f"measure.{name}" for name in ("benchmark", "by_hand", "inspect", "memory", "ncu", "nsys", "parts", "profile")
+)
 SITE = "sitecustomize"  # the module that a cold start imports
 OWN = ("runner", f"{SITE}.py")  # what a folder of PYTHONPATH has that puts no package in the place of another
 REAL = subprocess.Popen
@@ -136,8 +149,7 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
         if any(os.path.exists(os.path.join(folder, f"{SITE}.py")) for folder in path):
             sys.modules.pop(SITE, None)
             importlib.import_module(SITE)
-        for name in [name for name in sys.modules if name.partition(".")[0] in TOPS]:
-            del sys.modules[name]
+        _runner_of_path(request["words"][2])
         atexit._clear()
         through = bool(os.environ.get("PYTHONUNBUFFERED"))
         for place, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
@@ -150,6 +162,14 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _runner_of_path(run: str) -> None:
+    """Keep the modules of the runner, but for ``run``, if ``sys.path`` leads to their files; else forget them."""
+    ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in TOPS}
+    spec = find_spec(TOPS[1])
+    if ours and spec and spec.origin == ours[TOPS[1]].__file__:
+        sys.modules.update({name: module for name, module in ours.items() if name != run})
 
 
 def _main(module: str) -> int:
@@ -263,7 +283,7 @@ def _server() -> socket.socket:
 
 def serve(listener: socket.socket) -> None:
     """Fork what is asked for, and tell of each end, until all who asked are gone."""
-    for name in PACKAGES:
+    for name in (*PACKAGES, *(f"{TOPS[1]}.{name}" for name in OURS)):
         if find_spec(name.partition(".")[0]):
             importlib.import_module(name)
     if importlib.import_module("torch").version.cuda is None:  # else Inductor starts CUDA, which survives no fork

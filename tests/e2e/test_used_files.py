@@ -334,8 +334,8 @@ def test_a_row_is_dirty_if_any_file_that_it_used_differs_from_the_commit(folder,
 
 def test_a_list_that_may_be_incomplete_is_measured_again_and_says_why(folder, runner):
     put(folder[0] / "early.py", "")
-    put(folder[1] / "early/sitecustomize.py", "import early\n")
-    early = {"PYTHONPATH": f"{ROOT}:{folder[1]}/early:{folder[0]}"}
+    put(folder[1] / "early/sitecustomize.py", f"import sys\nsys.path.append({str(folder[0])!r})\nimport early\n")
+    early = {"PYTHONPATH": f"{ROOT}:{folder[1]}/early"}
     words = [*GRID, "impl.path=plain/k.py:add"]
     runner(*words, env=early)
     why = f"which files it uses is not known: early in {folder[0]} was imported before it could be watched"
