@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..timing.correctness import CheckResult, Outputs
 
+OWN_WEIGHTS = "from the same seed"  # in the column ``weights``
 DRAWS = 3  # float64 outputs that are kept to find the tolerance: the value, and sums over the draws
 
 
@@ -325,7 +326,7 @@ def share_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
     states = (module.state_dict(keep_vars=True) for module in (model, other))
     weights, others = ({name: x for name, x in state.items() if isinstance(x, torch.Tensor)} for state in states)
     if {name: weight.shape for name, weight in weights.items()} != {name: x.shape for name, x in others.items()}:
-        return "from the same seed"
+        return OWN_WEIGHTS
     with torch.no_grad():
         for name, weight in weights.items():
             path, _, leaf = name.rpartition(".")

@@ -23,6 +23,7 @@ from ..records.redaction import clip
 from ..records.row import NOT_RUN, Phase, Row
 from ..subject.faults import Fault, classify, without_gpu
 from ..subject.interpreter import interpreting, untimed
+from ..subject.operation import OWN_WEIGHTS
 from ..subject.path import checked, first_calls, synchronize
 from ..timing import clock as time
 from ..timing import ranks
@@ -141,6 +142,8 @@ class Job:
 
         self.enter("check")
         call, columns, self.wrong = checked(call, expected, problem.expected_now, given)
+        if self.wrong and self.metrics.get("weights") == OWN_WEIGHTS:
+            self.wrong += "; its weights are its own: names or shapes in its state_dict are not the reference's"
         self.metrics.update(columns)
         self.untimed = untimed(interpreters, checked=True)
         return replace(call, judge=None, judge_anew=None, inputs=()) if problem.low_memory else call

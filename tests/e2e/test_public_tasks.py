@@ -32,6 +32,11 @@ class ModelNew(nn.Module):
     def forward(self, x): return (x @ self.layer.weight.T + self.layer.bias).clamp(min=0) * self.kernel[0]
 class Wrong(ModelNew):
     def forward(self, x): return super().forward(x) * 1.01
+class Renamed(ModelNew):
+    def __init__(self, width, kernel):
+        torch.rand(1)
+        super().__init__(width, kernel)
+        self.linear = self.layer
 """
 IMPORTING = """import torch
 from torch import nn
@@ -56,11 +61,12 @@ def outcomes(result):
 
 def test_a_task_of_kernelbench_beside_a_class_in_a_file(run, here, monkeypatch):
     words = ("workload=kernelbench", "workload.path=relu.py", "workload.rows=4,8", "workload.kernel=[5,6]", "-m")
-    result = run(*words, "impl=reference,file", "impl.path=new.py:ModelNew,new.py:Wrong", *QUICK)
+    result = run(*words, "impl=reference,file", "impl.path=new.py:ModelNew,new.py:Wrong,new.py:Renamed", *QUICK)
     assert result.code == 1, result.out + result.err
-    assert [status for _, status in outcomes(result)] == ["ok", "ok", "wrong"] * 2
+    assert [status for _, status in outcomes(result)] == ["ok", "ok", "wrong", "wrong"] * 2
     rows = list(result.rows())
     assert [row["metrics"].get("weights") for row in rows[:3]] == [None, *["those of the reference"] * 2]
+    assert ["; its weights are its own: " in row["reason"] for row in rows[2:4]] == [False, True]
     assert rows[0]["case"]["workload"]["kernel"] == [5, 6]
     monkeypatch.chdir(here)
     last = read_rows(result.folder)[1].case
