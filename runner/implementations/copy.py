@@ -32,4 +32,4 @@ class Copy(Implementation):
         generator = torch.Generator(device).manual_seed(0)
         count = max(1, call.work.bytes_min // ITEM_BYTES)
         source = torch.empty(count, device=device).normal_(generator=generator)
-        return Call(lambda: (source.neg(),), work=replace(call.work, flops=0), inputs=(source,))
+        return Call(lambda: (source.neg(),), work=replace(call.work, flops=0, algo_bytes=0), inputs=(source,))

@@ -11,6 +11,7 @@ from runner.findings.notes import row_notes
 from runner.records.bad_input import BadInput
 from runner.records.case import CaseRecord
 from runner.worker import Worker
+from runner.worker.problem import ProblemState
 
 
 def cases(*words: str) -> list[CaseRecord]:
@@ -39,6 +40,14 @@ def test_a_copy_replaces_the_whole_call_of_a_workload(workload):
     (case,) = cases(f"workload={workload[0]}", *workload[1:], "impl=copy")
     row, _ = Worker().run(case)
     assert (row.status, row.metrics["mutates_inputs"]) == ("ok", False)
+
+
+def test_a_copy_is_timed_as_bytes_without_operations(monkeypatch):
+    kept = []
+    monkeypatch.setattr(ProblemState, "keep_call", lambda problem, case, call, metrics: kept.append(call))
+    (case,) = cases("workload=gelu", "workload.shape=[64,64]", "impl=copy")
+    Worker().run(case)
+    assert [(call.work.bytes_min, call.work.flops) for call in kept] == [(2 * 64 * 64 * 4, 0)]
 
 
 def test_a_copy_cannot_be_wrapped():
