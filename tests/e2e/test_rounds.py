@@ -15,7 +15,8 @@ def f(x):
 """
 WORDS = ("workload=gelu", "workload.rows=64", "workload.cols=64", "impl=torch,file", "impl.path=mine.py:f", "-m")
 ONE_WRONG = r"2 cases: 1 ok( \(1 .*\))?, 1 wrong"
-BRIEF = ("device=cpu", "measure.benchmark.max_s=0.05", "measure.benchmark.paired_rounds=10")
+BRIEF = ("device=cpu", *(f"measure.benchmark.{field}" for field in ("samples=20", "max_s=60", "target_cpu_pct=1e6")))
+BRIEF += ("measure.benchmark.paired_rounds=10",)  # ten rounds, if it is busy too
 
 
 def test_outputs_that_are_wrong_in_the_rounds_make_the_row_wrong(run, tmp_path):
