@@ -106,7 +106,7 @@ def bench(
 
     """
     several = isinstance(f, Mapping)
-    functions: dict[str, Function] = dict(f) if isinstance(f, Mapping) else {_name(f): f}
+    functions: dict[str, Function] = dict(f) if isinstance(f, Mapping) else {name_of(f): f}
     if unknown:
         raise TypeError(_unknown(unknown))
     _validate(functions, args, check, make, sizes, baseline)
@@ -223,7 +223,7 @@ def _amount(name: str, of: int | Callable[[Any], int] | None, size: Any) -> int 
     return None if found is None else int(found)
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
     """Return the name of a function, a partial of it, or a class."""
     while isinstance(function, partial):
         function = function.func

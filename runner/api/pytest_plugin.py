@@ -92,8 +92,10 @@ def assert_not_slower(bench: Callable[..., Any]) -> Callable[..., Comparison]:
     long, up to ``max_s`` seconds in all; then it is unclear, and fails too. The other arguments are those of
     ``runner.bench``.
 
-    Returns the comparison. Raises ValueError if ``by`` is no share.
+    Returns the comparison, with the names of both functions, or "f" and "g" if these are equal. Raises ValueError if
+    ``by`` is no share.
     """
+    from .bench import name_of
 
     def decide(
         f: Callable[..., Any],
@@ -105,28 +107,30 @@ def assert_not_slower(bench: Callable[..., Any]) -> Callable[..., Comparison]:
     ) -> Comparison:
         __tracebackhide__ = True
         limit, begun, each_s, target_pct = 1 + _share(by), time.monotonic(), FIRST_S, TARGET_PCT
+        name, other = name_of(f), name_of(than)
+        name, other = ("f", "g") if name == other else (name, other)
+        slower = f"{name} is slower than {other} by more than {by}"
         while True:
             comparison: Comparison = bench(
-                {"than": than, "f": f}, *args, baseline="than", max_s=each_s, target_pct=target_pct, **options
+                {other: than, name: f}, *args, baseline=other, max_s=each_s, target_pct=target_pct, **options
             )
-            line = comparison["f"]
+            line = comparison[name]
             for row in comparison.run.rows:
                 if row.status not in ("ok", "wrong"):
-                    said = f"{row.case.impl.name}: {row.status}: {row.reason}\n{row.detail}"
-                    pytest.fail(said, pytrace=False)
+                    pytest.fail(f"{row.case.impl.name}: {row.status}: {row.reason}\n{row.detail}", pytrace=False)
             if line.correct is False or line.speedup is None:
                 pytest.fail(f"the outputs are wrong: {line.timing.reason}\n{comparison!r}", pytrace=False)
             if line.correct is None and options.get("check"):
                 unknown = line.timing.columns["check_note"]
                 pytest.fail(f"right or wrong is unknown: {unknown}\n{comparison!r}", pytrace=False)
             if line.speedup_high and 1 / line.speedup_high > limit:
-                pytest.fail(f"f is slower than g by more than {by}: {_ratio(line)}\n{comparison!r}", pytrace=False)
+                pytest.fail(f"{slower}: {_ratio(line)}\n{comparison!r}", pytrace=False)
             if line.speedup_low and 1 / line.speedup_low <= limit:
                 return comparison
             each_s, target_pct = 2 * each_s, target_pct / 2
             if time.monotonic() - begun + 2 * each_s > max_s:
                 pytest.fail(
-                    f"unclear after {time.monotonic() - begun:.1f} s whether f is slower than g by more than {by}: "
+                    f"unclear after {time.monotonic() - begun:.1f} s whether {slower}: "
                     f"{_ratio(line)}; give it more time with max_s=, or a larger by=\n{comparison!r}",
                     pytrace=False,
                 )
