@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -426,7 +427,7 @@ class Judge:
         result.max_abs_err = max(result.max_abs_err, figures.max_abs_err)
         result.max_rel_err = max(result.max_rel_err, figures.max_rel_err)
         result.err_over_tol = max(result.err_over_tol, figures.err_over_tol)
-        return figures.reason
+        return _of_parts(figures.reason) if y.is_complex() else figures.reason
 
     def _passes(self, outputs: Mapping[Path, object], limits: Mapping[Path, _Output]) -> list[Path]:
         """Return the paths of ``outputs`` that are right."""
@@ -564,6 +565,14 @@ def _number(leaf: object, output: _Output) -> object:
 def _real(tensor: Tensor) -> Tensor:
     """Return complex numbers as pairs of real ones."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _of_parts(reason: str) -> str:
+    """Return ``reason``, whose last index is 0 for a real part and 1 for an imaginary one, in words."""
+    last = re.search(r", ([01])\)|\(([01]),\)", reason)
+    part = f") in the {('real', 'imaginary')[int(last[1] or last[2])]} part" if last else ""
+    named = reason.replace(last[0], ("" if last[1] else "(") + part, 1) if last else reason
+    return named.replace(" elements wrong", " real and imaginary parts wrong")
 
 
 def _mean(own: Tensor) -> Tensor:

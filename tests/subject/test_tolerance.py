@@ -127,6 +127,19 @@ def test_tf32_is_right_only_if_allowed_and_named_if_not(monkeypatch):
     assert "TF32" not in judge.check(product * 1.01).reason
 
 
+@pytest.mark.parametrize(("shape", "place"), [((), "()"), ((5,), "(3)"), ((4, 5), "(2, 3)")])
+@pytest.mark.parametrize(("error", "part"), [(1.0, "real"), (1.0j, "imaginary")])
+@pytest.mark.parametrize("given", [{}, {"atol": 1e-3}])
+def test_the_place_of_a_wrong_complex_number_is_its_own(shape, place, error, part, given):
+    x = torch.randn(shape, dtype=torch.complex64)
+    y = x.exp()
+    y.view(-1)[{0: 0, 1: 3, 2: 13}[len(shape)]] += error
+    reason = Judge(torch.exp, (x,), **given).check(y).reason
+    assert reason.startswith(
+        f"the output: 1 of {2 * x.numel()} real and imaginary parts wrong, worst at {place} in the {part} "
+    )
+
+
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize(
     "function",
@@ -145,7 +158,7 @@ def test_products_of_complex_numbers(function, tf32, monkeypatch):
     judge = Judge(function, args, tf32=tf32)
     assert judge.check(function(*args).resolve_conj()).reason == ""
     for wrong in (function(args[0].conj(), args[1]), function(*args) * (1 + 0.05j), function(*args) * 1.05):
-        assert "elements wrong" in judge.check(wrong.resolve_conj()).reason
+        assert "real and imaginary parts wrong" in judge.check(wrong.resolve_conj()).reason
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
