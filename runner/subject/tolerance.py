@@ -174,7 +174,7 @@ class Judge:
             return CheckResult(compared=False, unknown=self.refused)
         result = CheckResult(tolerance=[self.tolerance], note=self.note)
         given = self._matched(given, result)
-        now = self._named(self._values) if changed is not None else {}
+        now = self._named(self._values) if changed is not None and (self._state or not self._returns) else {}
         touched = {tensor.data_ptr() for tensor in changed or ()}
         unchanged = {name for name, tensor in now.items() if tensor.data_ptr() not in touched}
         known, stale = self._changed or (), list[Path]()

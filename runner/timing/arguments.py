@@ -64,9 +64,8 @@ class Inputs:
     def restore(self) -> None:
         """Undo the changes, in place."""
         for holder, was in self._held if self.replaces else ():
-            if _differ(holder, was):
-                holder.clear()
-                holder.extend(was) if isinstance(holder, list) else holder.update(was)
+            holder.clear()
+            holder.extend(was) if isinstance(holder, list) else holder.update(was)
         if self.changed:
             with torch.no_grad():
                 now, was = zip(*self.changed, strict=True)

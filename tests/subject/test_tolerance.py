@@ -419,6 +419,16 @@ def test_an_implementation_may_change_the_arguments_of_a_reference_that_changes_
     assert judge.check(None, [x.neg_()]).correct  # and leave the result there
 
 
+def test_changes_are_neither_compared_nor_named_if_they_do_not_count():
+    def layer(x: Tensor, norm: torch.nn.Module) -> Tensor:
+        return norm(x)
+
+    x, norm = torch.randn(40, 8), torch.nn.BatchNorm1d(8)
+    judge = Judge(layer, (x, norm), state=False)
+    result = judge.check(norm(x), [norm.running_mean])
+    assert (result.reason, result.note) == ("", judge.note)
+
+
 def test_an_update_that_may_be_left_out_is_noted():
     def step(x: Tensor, mean: Tensor) -> Tensor:
         mean.lerp_(x, 1e-3)
