@@ -331,6 +331,12 @@ def test_outputs_that_change_after_a_call_has_returned_are_named():
             outputs.fill_(1)  # as a thread might
             return CheckResult(reason=reason)
 
+        def check_tensors(self, outputs, paths=()):
+            return self.check(*outputs)
+
     given = Inputs(())
     _, columns, reason = checked(Call(lambda: torch.zeros(2)), Late(), Late, given)
-    assert (columns["correct"], reason) == (False, "the outputs changed after the call had returned")
+    assert (columns["correct"], reason) == (False, said := "the outputs changed after the call had returned")
+    call, _, reason = checked(Call(lambda: torch.ones(2)), Late(), Late, given)
+    assert not reason
+    assert (call.judge([torch.ones(2)]), call.judge([torch.zeros(2)])) == ("", said)  # among the timed calls
