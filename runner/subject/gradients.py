@@ -144,6 +144,7 @@ class GradientsAlone:
         inputs.note_changes()
         if not inputs.changed and not inputs.replaces:
             return forward
+        del forward  # its activations
         self._changes = {id(now) for now, _ in inputs.changed}
         inputs.restore()
         return self._forward()

@@ -49,8 +49,8 @@ class Inputs:
     @property
     def now(self) -> list[Tensor] | None:
         """The tensors that calls change, and those that they put into the arguments; None if that is not noticed."""
-        known = set(map(id, self.tensors))
-        new = [tensor for _, tensor in nested.tensors(self._args) if id(tensor) not in known] if self.replaces else []
+        known, args = set(map(id, self.tensors)), nested.tensors(self._args) if self.replaces else []
+        new = [tensor for _, tensor in args if id(tensor) not in known and is_watched(tensor)]
         return [now for now, _ in self.changed] + new if self._before is not None else None
 
     def note_changes(self) -> None:
