@@ -109,7 +109,7 @@ def bench(
     functions: dict[str, Function] = dict(f) if isinstance(f, Mapping) else {name_of(f): f}
     if unknown:
         raise TypeError(_unknown(unknown))
-    _validate(functions, args, check, make, sizes, baseline)
+    _validate(functions, args, baseline, check=check, make=make, sizes=sizes)
     _validate_numbers(max_s=max_s, target_pct=target_pct, tolerance=tolerance, atol=atol, rtol=rtol)
 
     from ..subject.in_process import DEFAULTS, GPU_S, Measured, Options, measure, without_locals
@@ -163,16 +163,9 @@ def bench(
     return Comparison(rows.rows, rows.rounds, baseline or usual, rows.samples)
 
 
-def _validate(
-    functions: Mapping[str, Function],
-    args: Sequence[Any],
-    check: object,
-    make: object,
-    sizes: object,
-    baseline: str | None,
-) -> None:
-    """Raise TypeError or ValueError if the arguments of ``bench`` do not fit together."""
-    if (make is None) != (sizes is None) or (make is not None and args):
+def _validate(functions: Mapping[str, Function], args: Sequence[Any], baseline: str | None, **given: object) -> None:
+    """Raise TypeError or ValueError if the arguments of ``bench`` do not fit together. ``given``: some by name."""
+    if (given["make"] is None) != (given["sizes"] is None) or (given["make"] is not None and args):
         raise TypeError("bench(f, make=lambda n: ..., sizes=[...]): give both, and no other arguments of f")
     if not functions:
         raise ValueError("bench: no function is given")
@@ -181,9 +174,9 @@ def _validate(
             raise TypeError(f"bench: {name!r}: {function!r}: give a function, or a dict of functions by their names")
     if baseline is not None and baseline not in functions:
         raise ValueError(f"baseline={baseline!r}: give one of {', '.join(functions)}")
-    for name, given, what in (("check", check, "function"), ("make", make, "function"), ("sizes", sizes, "list")):
-        if given is not None and not (isinstance(given, Iterable) if what == "list" else callable(given)):
-            raise TypeError(f"{name}={given!r}: give a {what}")
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, Iterable) if name == "sizes" else callable(value)):
+            raise TypeError(f"{name}={value!r}: give a {'list' if name == 'sizes' else 'function'}")
 
 
 def _validate_numbers(**given: object) -> None:
@@ -203,8 +196,7 @@ def _device(given: str | torch.device) -> torch.device:
         device, gpus = torch.device(given), torch.cuda.device_count()
         if device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < gpus):
             return device
-    seen = f"{torch.cuda.device_count()} NVIDIA GPUs" if torch.cuda.is_available() else "no NVIDIA GPU"
-    raise ValueError(f"device={str(given)!r}: give cpu or cuda; torch sees {seen} here")
+    raise ValueError(f"device={str(given)!r}: give cpu or cuda; torch sees {torch.cuda.device_count()} GPUs here")
 
 
 def _unknown(given: Mapping[str, object]) -> str:
