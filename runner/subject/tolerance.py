@@ -171,7 +171,12 @@ class Judge:
 
     def _check(self, given: Leaves, changed: Sequence[Tensor] | None = None) -> CheckResult:
         if self.refused:
-            return CheckResult(compared=False, unknown=self.refused)
+            result = CheckResult(compared=False, unknown=self.refused)
+            for path, leaf in self._matched(given, result).items() if self._is_random else ():
+                reason = _unequal(self._own[path], leaf)
+                result.reason = result.reason or (reason and f"{path or 'the output'}: {reason}")
+            result.unknown = "" if result.reason else self.refused
+            return result
         result = CheckResult(tolerance=[self.tolerance], note=self.note)
         given = self._matched(given, result)
         now = self._named(self._values) if changed is not None and (self._state or not self._returns) else {}
@@ -219,7 +224,7 @@ class Judge:
         """Run the reference in its own types and exactly, and refuse what cannot be judged."""
         failure: Exception | None = None
         self._own: Leaves = {}
-        self._returns = True
+        self._returns, self._is_random = True, False  # random values of the same shapes in each run
         self._changed: list[str] | None = None  # not known yet
         try:
             with _tf32_allowed(self._tf32, self._device):
@@ -242,16 +247,20 @@ class Judge:
             }
             in_type = f"{_name(self._kind)} ({_in_a_line(failure)})"
             self.note = f"the reference does not run in {in_type}: its own error is unknown"
+        own_shapes = self._shapes(self._own)
+        if ranks.current.any(exact.random):
+            again = [self._shapes(self._in_float64(None)[0]) for _ in range(LEAST)]
+            self._is_random = bool(exact.random) and all(shapes == own_shapes for shapes in again)
         if exact.random:
             self.refused = (
                 f"the reference draws random numbers ({exact.random}): "
-                "call eval(), set p=0, or pass the mask or the noise as an input"
+                "call eval(), set p=0, pass the mask or the noise as an input, or write check() in a workload file"
             )
         elif not self._own or not any(isinstance(_tensor(leaf), Tensor) for leaf in self._own.values()):
             self.refused = "the reference returns no tensor and changes no argument: return what it computes"
         elif any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in self._own.values()):
             self.refused = "the reference returns a sparse tensor: return its indices and values"
-        elif not self.refused and self._shapes(self._own) != self._shapes(self._exact):
+        elif not self.refused and own_shapes != self._shapes(self._exact):
             self.refused = "the reference gives other shapes in float64: give inputs far from its thresholds"
         self._elements, self._products = exact.elements, exact.products
         self._communicates = ranks.current.any(exact.communicates)  # then all ranks run it equally often
@@ -594,6 +603,8 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 def _unequal(expected: object, leaf: object) -> str:
     """Return how a value that is not a number differs from the reference's: objects of unknown types by their type."""
+    if isinstance(expected, Tensor):
+        return misfit(leaf, expected, expected.dtype)
     if isinstance(expected, str | bytes | torch.dtype | torch.device) and leaf != expected:
         return f"{leaf!r} where {expected!r} is expected"
     if type(leaf) is not type(expected):

@@ -511,6 +511,26 @@ def test_outputs_that_anything_would_match_are_not_called_right_but_others_are_w
     assert (wrong.correct, wrong.unknown) == (False, "")
 
 
+def test_shapes_and_types_of_random_outputs_are_compared():
+    judge = Judge(lambda x: (x + torch.randn_like(x), 3), (torch.ones(4, 1),))
+    x = torch.ones(4, 1)
+    unknown = judge.check((x, 3))
+    assert (unknown.reason, unknown.correct) == ("", True)
+    assert unknown.unknown.endswith("or write check() in a workload file")
+    for outputs, reason in [
+        ((x[:, 0], 3), "[0]: shape (4,) where (4, 1) is expected"),
+        ((x.double(), 3), "[0]: dtype torch.float64 where torch.float32 is expected"),
+        ((x, "3"), "[1]: a str where a int is expected"),
+        (x, "it returns one value; the reference returns 2"),
+        ((x, 3, x), "[2]: not expected"),
+    ]:
+        found = judge.check(outputs)
+        assert (found.correct, found.unknown) == (False, "")
+        assert found.reason == reason
+    some = Judge(lambda x: x[torch.rand(64) < 0.5], (torch.ones(64),))  # of a random shape
+    assert some.check(torch.ones(3)).correct
+
+
 def test_dropout_that_drops_nothing_is_not_random():
     x = torch.randn(30, 30)
     assert not Judge(lambda x: F.dropout(x, 0.0) + F.dropout(x, training=False), (x,)).refused
