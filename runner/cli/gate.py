@@ -47,7 +47,6 @@ from .run import FIRST_SIGNAL, as_sweep, carry_out, device_names, early_zygote
 
 Couple = tuple[CaseRecord, CaseRecord]  # before the change, and after it
 REPLICAS = 2  # processes that measure a pair again: with the first one enough for a spread between processes
-SUMMARY = "--summary FILE"
 UNDECIDED = "**UNCLEAR**: the gate ended before it had decided; its output says why\n"
 UNCHANGED = "all files that they use are the same in both; --all measures them too"
 UNKNOWN = "no earlier run under {} has recorded the files that they use"
@@ -98,7 +97,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result as Markdown, for a pull request")
     options = parser.parse(argv)
     if options.summary:
-        write_file(options.summary, UNDECIDED, SUMMARY)  # whether it can be written is better known now
+        write_file(options.summary, UNDECIDED, "--summary FILE")  # whether it can be written is better known now
     if options.repeat < 0:
         raise BadInput(f"--repeat {options.repeat}: give a whole number, at least 0")
     return options
@@ -120,7 +119,7 @@ def _conclude(
     print("\n".join(terminal_lines(decisions, sides, options.max_slowdown)))
     if options.summary:
         text = comment(decisions, sides, options.max_slowdown, redact_command(["python", "-m", "runner", *command]))
-        write_file(options.summary, text, SUMMARY)
+        write_file(options.summary, text, "--summary FILE")
     return exit_code(decisions)
 
 

@@ -28,7 +28,6 @@ FORMATS = {
 }
 NAMELESS = {"definition.json": ".json", "task.yml": ".task"}  # called so in each task → what ends its name
 PROVIDER = "own file"  # of these options, to Hydra
-MERGED = r"\s*'(impl|shapes)/.+' is validated against ConfigStore schema"  # Hydra's warning
 NAMED = re.compile(r"""^path:[ ]*["']?([^"'#\n]+?)["']?[ ]*(?:#.*)?$""", re.MULTILINE)  # a file that a YAML file names
 
 
@@ -122,7 +121,7 @@ def _offer_functions(file: OwnFile) -> None:
 
 def store(group: str, node: Mapping[str, Any], provider: str = PROVIDER, package: str | None = None) -> None:
     """Offer an option of ``group``, called ``node["name"]``, without a YAML file, or to be merged with one."""
-    warnings.filterwarnings("ignore", MERGED)
+    warnings.filterwarnings("ignore", r"\s*'(impl|shapes)/.+' is validated against ConfigStore schema")  # by Hydra
     ConfigStore.instance().store(group=group, name=node["name"], node=dict(node), provider=provider, package=package)
 
 

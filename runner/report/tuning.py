@@ -8,14 +8,11 @@ from operator import itemgetter
 import yaml
 
 from ..findings.names import Names
-from ..findings.notes import how_many_more
 from ..findings.ratios import bounds, doubt, inverse
 from ..findings.tuning import Contest
 from ..records.case import ARGS, CaseRecord
 from ..records.grouping import grouped
 from ..records.plain_text import printable
-
-MOST_NAMES = 8  # of candidates that fail for one reason
 
 
 def describe(contest: Contest, names: Names) -> list[str]:
@@ -30,8 +27,7 @@ def describe(contest: Contest, names: Names) -> list[str]:
     if tied := [names.impl(case) for case in contest.left if case.key != contest.fastest.key]:
         lines.append(f"  cannot be told from it: {', '.join(tied)}")
     for reason, failed in reasons.items():
-        more = how_many_more(failed[MOST_NAMES - 1 :])
-        lines.append(f"  left out: {', '.join(names.impl(case) for case, _ in failed[:MOST_NAMES])}{more}: {reason}")
+        lines.append(f"  left out: {', '.join(names.impl(case) for case, _ in failed)}: {reason}")
     again = f", and {contest.calls_again:,} to confirm it" if contest.calls_again else ""
     lines.append(f"  sampled {contest.calls:,} calls to choose{again}")
     return list(map(printable, lines))
