@@ -22,5 +22,5 @@ def choices(requested: str, allowed: Iterable[str]) -> str:
     names = sorted(set(allowed))
     plain = {name.lower(): name for name in names}
     word = ALSO.get(requested, requested).lower()
-    near = difflib.get_close_matches(word, [name for name in plain if name.startswith(word)] or plain, 1)
+    near = difflib.get_close_matches(word, [name for name in plain if name.lstrip("-").startswith(word)] or plain, 1)
     return (f"did you mean {plain[near[0]]}? One of: " if near else "one of: ") + ", ".join(names)

@@ -95,7 +95,7 @@ def test_whole_numbers_are_taken_for_floats():
         ({"seed": -1}, "seed: -1 is not allowed; give a whole number at least 0"),
         ({"seed": True}, "seed: True is not allowed"),
         ({"device": "gpu"}, "device: 'gpu' is not allowed; did you mean cuda\\? One of: auto, cpu, cuda"),
-        ({"debug": "asan"}, "debug: 'asan' is not allowed; give launch_blocking or interpret or sanitizer or anomaly"),
+        ({"debug": "asan"}, "debug: 'asan' is not allowed; one of: anomaly, interpret, launch_blocking, "),
         ({"debug": "interpret"}, "debug: interpret runs Triton and Numba kernels on the CPU; add device=cpu"),
         ({"debug": "sanitizer", "device": "cpu"}, "debug: sanitizer looks at kernels on a GPU; leave out device=cpu"),
         ({"time_wrong": "yes"}, "time_wrong: 'yes' is not allowed; give true or false"),
