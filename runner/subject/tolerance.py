@@ -24,7 +24,7 @@ from ..records.replaced import replaced, setting
 from ..timing import ranks
 from ..timing.arguments import is_watched
 from ..timing.call import Expected
-from ..timing.correctness import CheckResult, check_outputs, misfit
+from ..timing.correctness import CheckResult, check_outputs, misfit, same_bits
 from ..timing.nested import Path, is_array, leaves, mapped, plain_leaves, tensors
 from ..timing.outputs import returned
 from .limits import Floats, Integers
@@ -34,6 +34,7 @@ SEED = 1
 DRAWS = (10, 5)  # in all, and if quick
 LEAST = 3
 PROBES = {3: 1, 4: 1, 5: 1}  # draws that make no limit; 2 of more than 5
+COUNTER = ".num_batches_tracked"  # of BatchNorm, which counts in Python; an implementation's kernel does not
 AFFORDED = {"cpu": 3e8}  # numbers that all draws together may compute: some seconds
 AFFORDED_ELSEWHERE = 1.5e10
 HAVE_TF32 = {"cuda"}
@@ -141,11 +142,21 @@ class Judge:
         """Compare every tensor, number and string of ``outputs``, which a call returned, and the arguments.
 
         The arguments hold what the call left there. ``changed``: those that it changed; None: they are not compared.
-        What a reference changes, a call must change alike; what it returns, a call may leave in the arguments, but for
-        a reference that changes any.
+        What a reference changes, a call must change alike; what it returns, a call may leave in the arguments: in those
+        that the reference writes and returns, or in any if the reference changes none.
         """
-        given = outputs if self._changed else returned(outputs, changed)
-        return self._check(dict(leaves(given)) if self._returns else {}, changed)
+        if changed is not None and not tensors(outputs) and self._written and all(self._written.values()):
+            now = self._named(self._values)
+            given: Leaves = {path: now[name] for path, name in self._written.items()}
+        elif self._returns:
+            given = dict(leaves(returned(outputs, changed) if self._written and not self._changed else outputs))
+        else:
+            given = {}
+        result = self._check(given, changed)
+        if changed is None and self._changed and result.correct:
+            result.compared &= self._returns
+            result.unknown = f"what it leaves in {listed(self._changed)} is not compared: no memory for copies"
+        return result
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[Path] = ()) -> CheckResult:
         """Compare the tensors that a call returned.
@@ -180,8 +191,8 @@ class Judge:
         result = CheckResult(tolerance=[self.tolerance], note=self.note)
         given = self._matched(given, result)
         now = self._named(self._values) if changed is not None and (self._state or not self._returns) else {}
-        touched = {tensor.data_ptr() for tensor in changed or ()}
-        unchanged = {name for name, tensor in now.items() if tensor.data_ptr() not in touched}
+        touched = set(map(_place, changed or ()))
+        unchanged = {name for name, tensor in now.items() if _place(tensor) not in touched}
         known, stale = self._changed or (), list[Path]()
         given |= {name: now[name] for name in known if name in now}
         for path, expected in self._own.items():
@@ -226,6 +237,7 @@ class Judge:
         self._own: Leaves = {}
         self._returns, self._is_random = True, False  # random values of the same shapes in each run
         self._changed: list[str] | None = None  # not known yet
+        self._written: dict[Path, str] = {}  # the changed argument that a returned tensor is, "" for none
         try:
             with _tf32_allowed(self._tf32, self._device):
                 self._own = self._leaves(Tensor.clone)
@@ -321,7 +333,10 @@ class Judge:
         if self._changed is None:
             self._returns, before = outputs is not None, self._named(self._values)
             after = self._named(copies) if self._state or not self._returns else {}
-            self._changed = [name for name, x in after.items() if name not in before or not _same(x, before[name])]
+            self._changed = [name for name, x in after.items() if name not in before or not same_bits(x, before[name])]
+            places = {_place(after[name]): name for name in self._changed}
+            own = {path: x for path, x in leaves(outputs) if isinstance(x, Tensor)} if self._returns else {}
+            self._written = {path: places.get(_place(x), "") if is_watched(x) else "" for path, x in own.items()}
         return self._collected(outputs, copies)
 
     def _collected(self, outputs: object, values: Any) -> Leaves:
@@ -339,7 +354,7 @@ class Judge:
         except (TypeError, ValueError):  # it is not of Python
             arguments = {"args": args, **kwargs}
         named = ((f"{name}{path}", leaf) for name, value in arguments.items() for path, leaf in tensors(value))
-        return {name: tensor for name, tensor in named if is_watched(tensor)}
+        return {name: tensor for name, tensor in named if is_watched(tensor) and not name.endswith(COUNTER)}
 
     @property
     def _returned(self) -> Leaves:
@@ -601,12 +616,20 @@ def _same(first: Tensor, second: Tensor) -> bool:
     return first.is_floating_point() and bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """Return what tells ``tensor`` from a view of the same memory."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
 def _unequal(expected: object, leaf: object) -> str:
     """Return how a value that is not a number differs from the reference's: objects of unknown types by their type."""
     if isinstance(expected, Tensor):
         return misfit(leaf, expected, expected.dtype)
     if isinstance(expected, str | bytes | torch.dtype | torch.device) and leaf != expected:
         return f"{leaf!r} where {expected!r} is expected"
+    numbers = (bool, int, float, complex)
+    if isinstance(expected, numbers) and (isinstance(leaf, numbers) or (isinstance(leaf, Tensor) and not leaf.ndim)):
+        return ""
     if type(leaf) is not type(expected):
         return f"a {type(leaf).__name__} where a {type(expected).__name__} is expected"
     return ""

@@ -43,7 +43,8 @@ class Inputs:
     def copy(self, without: Collection[int] = ()) -> None:
         """Copy the tensors, but for those of some ids, so that changes are noticed. Raises torch.OutOfMemoryError."""
         watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
-        self._held = [(holder, holder.copy()) for holder in nested.holders(self._args)]
+        held = nested.holders(self._args)  # of classes whose own ``copy`` and ``update`` may refuse
+        self._held = [(holder, list(holder) if isinstance(holder, list) else dict(holder)) for holder in held]
         self._before = [(tensor, tensor.detach().clone()) for tensor in watched]
 
     @property
@@ -65,7 +66,10 @@ class Inputs:
         """Undo the changes, in place."""
         for holder, was in self._held if self.replaces else ():
             holder.clear()
-            holder.extend(was) if isinstance(holder, list) else holder.update(was)
+            for key, value in was.items() if isinstance(was, dict) else ():
+                holder[key] = value
+            if isinstance(was, list):
+                holder.extend(was)
         if self.changed:
             with torch.no_grad():
                 now, was = zip(*self.changed, strict=True)
@@ -112,6 +116,8 @@ def referenced_tensors(function: Any) -> Iterator[Tensor]:
     if isinstance(owner, torch.nn.Module):
         yield from chain(owner.parameters(), owner.buffers())
     if inspect.isfunction(function := inspect.unwrap(getattr(function, "__func__", function))):
-        with suppress(ValueError):  # of a variable that has no value yet
-            names = inspect.getclosurevars(function)
-            yield from Inputs((names.nonlocals, names.globals, function.__defaults__, function.__kwdefaults__)).tensors
+        held = [function.__globals__.get(name) for name in function.__code__.co_names]
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # of a variable that has no value yet
+                held.append(cell.cell_contents)
+        yield from Inputs((held, function.__defaults__, function.__kwdefaults__)).tensors

@@ -7,6 +7,7 @@ import re
 import sys
 import types
 import weakref
+from collections import OrderedDict
 from functools import partial
 from itertools import count
 
@@ -147,6 +148,28 @@ def test_the_reference_gets_copies_before_any_function(clock):
     assert len(seen) > 2
     assert result["f"].correct
     assert torch.equal(x, was)
+
+
+class Output(OrderedDict):
+    """A mapping as model libraries have them: it cannot be made without its entries, and refuses ``update``."""
+
+    def __init__(self, logits, cache):
+        super().__init__(logits=logits, cache=cache)
+
+    def update(self, *args, **kwargs):
+        raise TypeError(f"You cannot use update on a {type(self).__name__}")
+
+
+def test_what_a_call_replaces_in_a_mapping_of_any_class_is_put_back(clock):
+    def grow(x, held):
+        held["cache"] = torch.cat([held["cache"], x])
+        return held["cache"].sum()
+
+    held = OrderedDict.__new__(Output)
+    OrderedDict.__init__(held, logits=torch.rand(3), cache=torch.rand(3))
+    cache = held["cache"]
+    bench(grow, torch.linspace(0, 1, 4), held)
+    assert held["cache"] is cache
 
 
 def test_complex_numbers_are_compared_by_their_parts(clock):
