@@ -104,7 +104,7 @@ class ProblemState:
                 was.data.copy_(now)
             self._inputs = old
         except Exception:  # their memory or shape has changed, so earlier calls are invalid too
-            self._inputs, self._calls = None, {}
+            self._inputs, self._calls, self._expected = None, {}, None
             self.__dict__.pop("workload")  # it may keep them
 
     def keep_call(self, case: CaseRecord, call: Call, metrics: Mapping[str, Scalar]) -> None:

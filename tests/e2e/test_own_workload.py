@@ -222,3 +222,15 @@ def test_impl_torch_of_a_workload_without_kernels_is_no_traceback(run, here):
     result = run("workload=rms_norm.py", "impl=torch", *QUICK)
     assert cases(result)[0][2] == "unsupported"
     assert "rms_norm.py has no function torch; choose reference" in result.out
+
+
+def test_after_a_function_that_spoils_the_inputs_a_right_one_is_right(run, tmp_path):
+    (tmp_path / "twice.py").write_text(
+        "import torch\n"
+        "def inputs(n=1000): return torch.randn(n)\n"
+        "def reference(x): x.mul_(2)\n"
+        "def spoils(x): x.data = x.data[:5].clone()\n"
+        "def good(x): x.mul_(2)\n"
+    )
+    result = run("workload=twice.py", "impl=spoils,good", *QUICK, "-m")
+    assert result.statuses() == {"spoils": "error", "good": "ok"}, result.out
