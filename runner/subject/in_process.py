@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -186,6 +187,7 @@ def _measure(
         except Exception as error:  # the times of the functions stay
             if options.ranks or not (options.goes_on or isinstance(error, torch.OutOfMemoryError)):
                 raise
+            warnings.warn(f"no paired rounds: {type(error).__name__}: {error}", stacklevel=2)
         right = [place for place, timed in enumerate(measured) if timed.is_timed]
         for place, batch in zip(right, batches, strict=False):
             if batch.wrong:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -22,7 +23,7 @@ def filled() -> Iterator[None]:
     try:
         yield
     finally:
-        mallopt(M_PERTURB, 0)
+        mallopt(M_PERTURB, int(os.environ.get("MALLOC_PERTURB_") or 0))
 
 
 def fill_cached(sizes: Sequence[tuple[int, torch.device]]) -> None:
