@@ -126,7 +126,8 @@ def _meanings(text: str, below: str = "") -> dict[str, str]:
 def _fields(values: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each field in ``values``, which has them by their paths."""
     dumped = {path: yaml.safe_dump(value, default_flow_style=True, width=10**6) for path, value in values.items()}
-    texts = {path: printable(" ".join(f"{path}={text}".removesuffix("...\n").split())) for path, text in dumped.items()}
+    lines = {path: " ".join(text.removesuffix("...\n").split()) for path, text in dumped.items()}
+    texts = {path: printable(f"{path}={line}") for path, line in lines.items()}
     width = max([len(text) for text in texts.values() if len(text) <= WIDEST], default=0)
     for path, text in texts.items():
         meaning = meanings.get(path.rpartition(".")[2], "")
