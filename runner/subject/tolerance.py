@@ -243,7 +243,6 @@ class Judge:
                 self._own = self._leaves(Tensor.clone)
         except Exception as error:  # the reference may not exist in this type on this device
             failure = error
-        self._changed = self._changed or []
         try:
             self._exact, exact = self._in_float64(None)
         except Exception as error:
@@ -323,26 +322,33 @@ class Judge:
         return self._collected(outputs, values), mode
 
     def _leaves(self, change: Callable[[Tensor], Tensor]) -> Leaves:
-        """Run the reference in its own types, with changed arguments. The first run finds what it changes itself."""
+        """Run the reference in its own types, with changed arguments."""
 
         def fresh(tensor: Tensor) -> Tensor:
             return change(tensor.detach()).requires_grad_(tensor.requires_grad)
 
         copies = mapped(fresh, self._values, copy.deepcopy)
         outputs = self._run(*copies)
-        if self._changed is None:
-            self._returns, before = outputs is not None, self._named(self._values)
-            after = self._named(copies) if self._state or not self._returns else {}
-            self._changed = [name for name, x in after.items() if name not in before or not same_bits(x, before[name])]
-            places = {_place(after[name]): name for name in self._changed}
-            own = {path: x for path, x in leaves(outputs) if isinstance(x, Tensor)} if self._returns else {}
-            self._written = {path: places.get(_place(x), "") if is_watched(x) else "" for path, x in own.items()}
         return self._collected(outputs, copies)
 
     def _collected(self, outputs: object, values: Any) -> Leaves:
-        """Return all that a call returned, and the arguments among ``values`` that it changes."""
-        self._arrays = {path for path, leaf in plain_leaves(outputs) if is_array(leaf)}
+        """Return what a call returned, and the arguments among ``values`` that it changes. The first finds them."""
         own = dict(leaves(outputs)) if outputs is not None else {}
+        if self._changed is None:
+            self._returns, before = outputs is not None, self._named(self._values)
+            after = self._named(values) if self._state or not self._returns else {}
+            self._changed = [
+                name
+                for name, x in after.items()
+                if name not in before or not same_bits(x.to(before[name].dtype), before[name])
+            ]
+            places = {_place(after[name]): name for name in self._changed}
+            self._written = {
+                path: places.get(_place(x), "") if is_watched(x) else ""
+                for path, x in own.items()
+                if isinstance(x, Tensor)
+            }
+        self._arrays = {path for path, leaf in plain_leaves(outputs) if is_array(leaf)}
         own |= {name: tensor for name, tensor in self._named(values).items() if name in (self._changed or ())}
         return {path: _detached(leaf) for path, leaf in own.items()}
 

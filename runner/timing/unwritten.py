@@ -23,7 +23,8 @@ def filled() -> Iterator[None]:
     try:
         yield
     finally:
-        mallopt(M_PERTURB, int(os.environ.get("MALLOC_PERTURB_") or 0))
+        before = os.environ.get("MALLOC_PERTURB_", "")  # mallopt does not tell it
+        mallopt(M_PERTURB, int(before) if before.isdecimal() else 0)
 
 
 def fill_cached(sizes: Sequence[tuple[int, torch.device]]) -> None:

@@ -391,6 +391,18 @@ def test_what_a_reference_writes_and_returns_may_be_left_there_by_a_function_tha
     assert both.check(None, [out]).reason == "it returns one value; the reference returns 2"
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_reference_that_runs_in_float64_alone_tells_what_it_changes_and_returns(in_place):
+    def inverse(x: Tensor, out: Tensor) -> Tensor | None:
+        return None if in_place and x.copy_(torch.linalg.inv(x)) is x else torch.linalg.inv(x)
+
+    x, out = (4 * torch.eye(16) + torch.rand(16, 16)).half(), torch.empty(16, 16).half()
+    judge = Judge(inverse, (x, out))
+    (x if in_place else out).copy_(torch.linalg.inv(x.float()))
+    assert judge.refused == ""
+    assert judge.check(None, [x if in_place else out]).reason == ""
+
+
 def test_an_argument_may_be_scratch_of_a_function_that_returns_a_number():
     x, scratch = torch.randn(50), torch.zeros(50)
     judge = Judge(lambda x, scratch: int((x > 0).sum()), (x, scratch))
