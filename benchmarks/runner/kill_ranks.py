@@ -47,6 +47,7 @@ class Seen:
     rows: list[Row] = field(default_factory=list)
     left: int = 0  # processes after the end of a command
     held: int = 0  # locks after the end of a command
+    printed: str = ""  # the end of what commands printed that lack rows
 
     @property
     def unnamed(self) -> list[Row]:
@@ -80,9 +81,10 @@ def kill(seen: Seen, kills: int, device: str, ranks: int, chance: random.Random)
         ]
         command = [sys.executable, "-m", "runner", *words, f"device={device}", f"output_dir={output}", "-m"]
         environment = {**os.environ, MARK: mark.partition("=")[2]}
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-        ) as run:
+        with (
+            open(Path(output) / "printed.txt", "w+b") as printed,
+            subprocess.Popen(command, cwd=ROOT, stdout=printed, stderr=printed, env=environment) as run,
+        ):
             before = 0
             while run.poll() is None and seen.kills < kills:
                 if _started(Path(output)) > before and len(pids := _ranks(run.pid)) == ranks:
@@ -91,7 +93,10 @@ def kill(seen: Seen, kills: int, device: str, ranks: int, chance: random.Random)
                     before = _started(Path(output))  # the next kill is in a case too, not in the start of its processes
                 time.sleep(0.02)
             run.wait()
-        seen.rows += [row for folder in Path(output).glob("*/*") for row in journal.read_rows(folder)]
+        rows = [row for folder in Path(output).glob("*/*/") for row in journal.read_rows(folder)]
+        if len(rows) != len(cases):
+            seen.printed += (Path(output) / "printed.txt").read_text(errors="replace")[-2000:]
+        seen.rows += rows
     seen.cases += len(cases)
     time.sleep(ENDED_S)
     seen.left += sum(mark.encode() in variables for variables in _environments())

@@ -192,7 +192,8 @@ def test_y_may_begin_anywhere(product, how):
 
 def test_float8_and_tf32_are_read_along_k(product, monkeypatch, device):
     monkeypatch.setattr(triton, "copy_pays", lambda *sizes, **costs: True)
-    assert product(LARGE_WAVE, 144, 160, 128, dtype="float8_e4m3fn", a_along_k=False, b_along_k=True) < 1
+    allowed = 1 if device == "cuda" else 2  # Triton's interpreter truncates to bfloat16, so that all of y is too small
+    assert product(LARGE_WAVE, 144, 160, 128, dtype="float8_e4m3fn", a_along_k=False, b_along_k=True) < allowed
     assert "a copied" in triton.chosen()
     a, b = torch.randn(144, 128, device=device), torch.randn(128, 160, device=device)
     y = torch.empty(144, 160, device=device)
