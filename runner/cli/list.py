@@ -35,15 +35,15 @@ def main(argv: Sequence[str]) -> int:
     folders = run_folders(options.output_dir)
     if not folders:
         raise BadInput(f"output_dir={options.output_dir}: there is no run in it; give output_dir=<folder> of runs")
-    found = [summarize(folder) for folder in (folders if options.where else folders[-options.limit :])]
-    for problem in (problem for _, problem in found if problem):
+    summaries = [summarize(folder) for folder in (folders if options.where else folders[-options.limit :])]
+    for problem in (problem for _, problem in summaries if problem):
         print(f"runner: {problem}", file=sys.stderr)
-    records = [record for record, _ in found if record]
+    records = [record for record, _ in summaries if record]
     if options.where:
         records = [records[place] for place in select.where(records, options.where, COLUMNS)]
     shown = records[-options.limit :]
     rows = [[str(record[name]) for name in COLUMNS] for record in shown]
     print(text_of(Table("", COLUMNS, [("", rows)], left=LEFT, rule=False)), end="")
-    if older := len(folders) - len(found) + len(records) - len(shown):
+    if older := len(folders) - len(summaries) + len(records) - len(shown):
         print(f"{older} older runs are not shown; --limit 0 shows all")
     return 0

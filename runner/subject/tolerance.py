@@ -141,9 +141,10 @@ class Judge:
     def check(self, outputs: object, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Compare every tensor, number and string of ``outputs``, which a call returned, and the arguments.
 
-        The arguments hold what the call left there. ``changed``: those that it changed; None: they are not compared.
-        What a reference changes, a call must change alike; what it returns, a call may leave in the arguments: in those
-        that the reference writes and returns, or in any if the reference changes none.
+        The arguments must hold what the call left there. ``changed``: the arguments that it changed; None: unknown, so
+        that arguments are not compared. A call must leave the values that the reference leaves. A call that returns no
+        tensor may leave its result in an argument that the reference writes and returns, or in any argument if the
+        reference changes none.
         """
         if changed is not None and not tensors(outputs) and self._written and all(self._written.values()):
             now = self._named(self._values)
@@ -332,7 +333,7 @@ class Judge:
         return self._collected(outputs, copies)
 
     def _collected(self, outputs: object, values: Any) -> Leaves:
-        """Return what a call returned, and the arguments among ``values`` that it changes. The first finds them."""
+        """Return what a run returned, and the arguments that it changed. The first run finds which these are."""
         own = dict(leaves(outputs)) if outputs is not None else {}
         if self._changed is None:
             self._returns, before = outputs is not None, self._named(self._values)

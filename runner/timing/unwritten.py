@@ -17,7 +17,7 @@ M_PERTURB = -6  # of mallopt
 
 @contextmanager
 def filled() -> Iterator[None]:
-    """Let malloc fill what it allocates in this context, if it is glibc's: all of more than 1 KiB, most of less."""
+    """Fill memory that glibc's malloc returns in this context: all blocks above 1 KiB, and most smaller ones."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda option, value: None)
     mallopt(M_PERTURB, BYTE ^ 0xFF)
     try:
