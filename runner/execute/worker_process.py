@@ -77,6 +77,8 @@ class WorkerProcess:
         return self._descriptors()
 
     def _descriptors(self) -> list[int]:
+        if self.ended:  # they are closed, and their numbers may be in use for other files
+            return []
         descriptors = [self._channel.fileno()] + ([] if self._pidfd is None else [self._pidfd])
         return descriptors[-1:] if self.dying else descriptors
 
@@ -87,12 +89,12 @@ class WorkerProcess:
     def has_ended(self) -> bool:
         """Return whether the process has ended and all its messages are read."""
         readable = _readable(self._descriptors())
-        return self._pidfd in readable and self._channel.fileno() not in readable
+        return bool(self.ended) or (self._pidfd in readable and self._channel.fileno() not in readable)
 
     @property
     def alive(self) -> bool:
         """Whether the process runs; False if unknown."""
-        return self._pidfd is not None and not _readable([self._pidfd])
+        return not self.ended and self._pidfd is not None and not _readable([self._pidfd])
 
     @property
     def has_message(self) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+import select
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.runner import kill_ranks
+from runner.device import processes
 from runner.execute.local import Local
 from runner.records.case import CaseRecord, Choice
 from runner.records.options import CONF, option_defaults
@@ -171,6 +175,25 @@ def test_a_process_that_ends_after_its_answer_is_not_lost(run):
     assert (raised.status, raised.reason) == ("error", "rank 1: ValueError: no such thing")
     assert ended.metrics["side_effects"] == "the default group of torch.distributed"
     assert right.status == "ok"
+
+
+def test_a_rank_that_ends_between_two_cases_costs_no_row(begin):
+    rows = []
+    for event in begin(*(of_ranks(op, "torch") for op in OPS[:3])):
+        if isinstance(event, Row):
+            rows.append(event)
+            if len(rows) == 1:
+                pid = max(_leaves(os.getpid()))  # rank 0 is started first
+                ended = os.pidfd_open(pid)
+                os.kill(pid, signal.SIGKILL)
+                select.select([ended], [], [], 60)
+                os.close(ended)
+    assert [(row.status, row.reason) for row in rows] == [("ok", "")] * 3, [row.metrics for row in rows]
+
+
+def _leaves(pid):
+    """Return the descendants of a process that have no children."""
+    return [leaf for child in processes.children(pid) for leaf in _leaves(child) or [child]]
 
 
 def test_a_rank_that_hangs_is_named_and_ranks_that_wait_for_each_other_are_told_why(run):
