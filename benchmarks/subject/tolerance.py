@@ -71,7 +71,7 @@ Outputs = list[Tensor]
 
 def outputs_of(value: Any) -> Outputs:
     """Return the tensors of what a function returned."""
-    return [tensor.detach() for _, tensor in tensors(value)]
+    return [tensor.detach() for tensor in tensors(value)]
 
 
 def floating(change: Callable[[Tensor], Tensor], args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -155,7 +155,7 @@ def _constant(own: Tensor) -> Tensor:
 
 
 def _copied(own: Tensor, args: tuple[Any, ...]) -> Tensor:
-    alike = [t for _, t in tensors(args) if t.shape == own.shape and t.dtype == own.dtype]
+    alike = [t for t in tensors(args) if t.shape == own.shape and t.dtype == own.dtype]
     return alike[0].clone() if alike else own
 
 

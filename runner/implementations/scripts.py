@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,16 +23,17 @@ from ..records.replaced import replaced
 from ..timing import clock as time
 from .arguments import global_names
 
-TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
 GUARD = 'if __name__ == "__main__":'
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # what reads it, and what sets it
 
 
+@cache
 def settings() -> dict[str, Setting]:
     """Return the settings of torch and of this process that later code depends on, by name."""
     import torch
 
+    timers = {name: getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")}
     return {
         "torch.get_num_threads": (torch.get_num_threads, torch.set_num_threads),
         "torch.get_default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -54,11 +55,21 @@ def settings() -> dict[str, Setting]:
             "allow_bf16_reduced_precision_reduction",
         ),
         "the working folder": (os.getcwd, os.chdir),
+        **{f"the timer {name}": _timer(timer) for name, timer in timers.items()},
+        **{f"the handler of {number.name}": _handler(number) for number in signal.Signals},
     }
 
 
 def _attributes(path: str, owner: object, *names: str) -> dict[str, Setting]:
     return {f"{path}.{name}": (partial(getattr, owner, name), partial(setattr, owner, name)) for name in names}
+
+
+def _timer(timer: int) -> Setting:
+    return lambda: signal.getitimer(timer)[0] > 0, lambda _: signal.setitimer(timer, 0)
+
+
+def _handler(number: int) -> Setting:
+    return partial(signal.getsignal, number), partial(signal.signal, number)
 
 
 def _autocast(device: str) -> Setting:
@@ -81,8 +92,8 @@ def read(getters: Mapping[str, Setting]) -> dict[str, object]:
 def undone(file: Path) -> Iterator[list[str]]:
     """Let ``file`` be imported as if it were run without arguments. Restore what that changes in this process.
 
-    Settings, signal handlers, timers, the arguments and the seeds of random numbers are restored. The yielded list then
-    has the names of settings and handlers that had changed.
+    ``settings``, the arguments and the seeds of random numbers are restored. The yielded list then has the names of the
+    settings that had changed.
     """
     changed: list[str] = []
     import torch
@@ -92,8 +103,6 @@ def undone(file: Path) -> Iterator[list[str]]:
         **_attributes("torch.backends.cudnn", torch.backends.cudnn, "allow_tf32"),
     }
     before = read(known)
-    handlers = {number: signal.getsignal(number) for number in signal.Signals}
-    timers = [timer for timer in map(partial(getattr, signal), TIMERS) if not signal.getitimer(timer)[0]]
     try:
         with replaced(sys, "argv", [str(file)]), generators_restored():
             yield changed
@@ -102,15 +111,8 @@ def undone(file: Path) -> Iterator[list[str]]:
         for name, value in before.items():
             if after[name] != value:
                 changed.append(name)
-                with suppress(RuntimeError, OSError):
+                with suppress(RuntimeError, OSError, ValueError, TypeError):  # a signal's in another thread, or in C
                     known[name][1](value)
-        for number, handler in handlers.items():
-            if signal.getsignal(number) != handler:
-                changed.append(f"the handler of {number.name}")
-                with suppress(ValueError, TypeError):  # in another thread, or a handler in C
-                    signal.signal(number, handler)
-        for timer in timers:
-            signal.setitimer(timer, 0)
 
 
 @contextmanager

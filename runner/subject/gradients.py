@@ -30,7 +30,7 @@ def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
     modules = [part for _, part in nested.parts(tuple(args)) if isinstance(part, torch.nn.Module)]
     parameters: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
     within = {id(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers())}
-    numbers = [x for _, x in nested.tensors(tuple(args)) if x.is_floating_point() or x.is_complex()]
+    numbers = [x for x in nested.tensors(tuple(args)) if x.is_floating_point() or x.is_complex()]
     plain = [tensor for tensor in numbers if id(tensor) not in within]
     return [tensor for tensor in plain if tensor.requires_grad] or plain, parameters
 
@@ -70,7 +70,7 @@ def with_leaves(
 
 def differentiable(result: object) -> list[Tensor]:
     """Return the outputs that depend on a leaf. Raises Unsupported if none does."""
-    outputs = [tensor for _, tensor in nested.tensors(result) if tensor.requires_grad]
+    outputs = [tensor for tensor in nested.tensors(result) if tensor.requires_grad]
     if not outputs:
         raise Unsupported("no output depends on an input that has a gradient: time its forward alone")
     return outputs

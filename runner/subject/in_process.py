@@ -261,6 +261,6 @@ def _wrong(columns: Mapping[str, Scalar], reason: str) -> Measured:
 def _work(options: Options, args: Sequence[Any]) -> Work | None:
     if options.flops is None and options.bytes_min is None:
         return None
-    dtype = next((tensor.dtype for _, tensor in tensors(args) if tensor.is_floating_point()), torch.float32)
+    dtype = next((tensor.dtype for tensor in tensors(args) if tensor.is_floating_point()), torch.float32)
     tf32 = torch.get_float32_matmul_precision() != "highest"
     return Work(options.flops or 0, options.bytes_min or 0, str(dtype).removeprefix("torch."), tf32)

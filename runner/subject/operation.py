@@ -116,7 +116,7 @@ class OwnOperation:
         from ..timing.nested import tensors
 
         args, kwargs = self.draw(device, seed)
-        drawn = tuple(tensor for _, tensor in tensors((args, kwargs)))
+        drawn = tuple(tensors((args, kwargs)))
         self.__dict__.setdefault("arguments", (args, kwargs))
         self.__dict__.setdefault("_tensors", drawn)
         return drawn
@@ -147,7 +147,7 @@ class OwnOperation:
         args, kwargs = ((), value) if type(value) is dict else (value if type(value) is tuple else (value,), {})
         for part in (*args, *kwargs.values()):
             if isinstance(part, torch.nn.Module):
-                if self._cast() or any(tensor.device.type != device for _, tensor in tensors(part)):  # fake ones cannot
+                if self._cast() or any(tensor.device.type != device for tensor in tensors(part)):  # fake ones cannot
                     part.to(device=device, dtype=self._cast())
                 part.requires_grad_(self.pass_ != "fwd")
         placed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(partial(self._placed, device), (args, kwargs))
@@ -266,7 +266,7 @@ class OwnOperation:
         with FakeTensorMode(allow_non_fake_inputs=True):
             args, kwargs = self.draw(device, 0)
             returned = self.reference(*args, **kwargs)
-            inputs, outputs = ([tensor for _, tensor in tensors(value)] for value in ((args, kwargs), returned))
+            inputs, outputs = map(tensors, ((args, kwargs), returned))
             numbers = (sum(x.numel() for x in group if x.is_floating_point()) for group in (inputs, *[outputs] * DRAWS))
             return sum(x.nbytes for x in inputs), sum(x.nbytes for x in outputs), 8 * sum(numbers)
 
@@ -301,8 +301,7 @@ class FileCheck:
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Call the function with the inputs, as they were before a call, and ``outputs``."""
         from ..timing.correctness import CheckResult
-        from ..timing.nested import cloned
-        from ..timing.outputs import returned
+        from ..timing.nested import cloned, returned
 
         reason = self.function(cloned(self.inputs), returned(outputs, changed))
         return CheckResult(compared=False, tolerance=["by check() of the file"], reason=reason or "")
@@ -311,7 +310,7 @@ class FileCheck:
         """Call the function with the tensor, or with a tuple of several tensors."""
         from ..timing.nested import tensors
 
-        plain = tuple(tensor for _, tensor in tensors(outputs))
+        plain = tuple(tensors(outputs))
         return self.check(plain[0] if len(plain) == 1 else plain)
 
 

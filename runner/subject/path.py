@@ -17,7 +17,7 @@ from ..timing import ranks
 from ..timing.arguments import Inputs
 from ..timing.call import Call, in_turn
 from ..timing.correctness import CheckResult, Outputs, repeats
-from ..timing.outputs import tensor_paths, tensors
+from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
 from ..timing.unwritten import fill_cached, filled
 from .recompiles import compilations, recompiles
@@ -63,7 +63,7 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
         call = replace(call, reset=in_turn(call.restore, inputs.restore))
     for _ in range(FURTHER_CALLS[device]):
         call.restore()
-        fill_cached([(output.nbytes, output.device) for output in tensors(call.run()) if output.is_cuda])
+        fill_cached([(output.nbytes, output.device) for output in returned_tensors(call.run()) if output.is_cuda])
     synchronize(device)
     columns |= recompiles(call, compiled)
     return replace(call, inputs=inputs.movable if call.reads_inputs else ()), columns
@@ -87,7 +87,7 @@ def checked(
         columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))
     call.restore()
     if not reason and ranks.current.any(tensors(outputs)):
-        paths = tensor_paths(outputs)
+        paths = returned_paths(outputs)
         call = replace(
             call,
             judge=lambda outputs: _at_once(lambda: expected.check_tensors(outputs, paths)).reason,

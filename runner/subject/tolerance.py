@@ -25,8 +25,7 @@ from ..timing import ranks
 from ..timing.arguments import is_watched
 from ..timing.call import Expected
 from ..timing.correctness import CheckResult, check_outputs, misfit, same_bits
-from ..timing.nested import Path, is_array, leaves, mapped, plain_leaves, tensors
-from ..timing.outputs import returned
+from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, returned, tensors
 from .limits import Floats, Integers
 from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
 
@@ -115,7 +114,7 @@ class Judge:
         self._given = (atol or 0.0, rtol or 0.0) if atol is not None or rtol is not None else None
         self._either, self._outliers = either, (share, inf if cap is None else cap)
         self._relaxed: dict[Path, _Output] | None = None  # with TF32 allowed, if that was asked
-        inputs = [tensor for _, tensor in tensors(self._values)]
+        inputs = tensors(self._values)
         self._kind = getattr(torch, computed) if computed else _kind(inputs)
         self._device = next((tensor.device for tensor in inputs if tensor.device.type != "cpu"), torch.device("cpu"))
         devices = [self._device] if self._device.type == "cuda" else []
@@ -308,7 +307,7 @@ class Judge:
 
         def widened(module: torch.nn.Module) -> torch.nn.Module:
             copied = copy.deepcopy(module).double()
-            for (_, before), (_, after) in zip(tensors(module), tensors(copied), strict=True):
+            for before, after in zip(tensors(module), tensors(copied), strict=True):
                 if before.is_floating_point():
                     kinds.append((after, before.dtype))
                     if noise:
@@ -360,8 +359,9 @@ class Judge:
             arguments = inspect.signature(self._reference).bind(*args, **kwargs).arguments
         except (TypeError, ValueError):  # it is not of Python
             arguments = {"args": args, **kwargs}
-        named = ((f"{name}{path}", leaf) for name, value in arguments.items() for path, leaf in tensors(value))
-        return {name: tensor for name, tensor in named if is_watched(tensor) and not name.endswith(COUNTER)}
+        trees = {name: named_tensors(value) for name, value in arguments.items()}
+        named = {f"{name}{path}": tensor for name, tree in trees.items() for path, tensor in tree.items()}
+        return {name: tensor for name, tensor in named.items() if is_watched(tensor) and not name.endswith(COUNTER)}
 
     @property
     def _returned(self) -> Leaves:

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from . import nested
 from .correctness import PLAIN, same_bits
-from .outputs import tensors
+from .nested import returned_tensors
 
 
 class Inputs:
     """The tensors among arguments, and copies of the tensors that calls change or replace."""
 
     def __init__(self, args: object) -> None:
-        self.tensors = [tensor for _, tensor in nested.tensors(args)]
+        self.tensors = nested.tensors(args)
         self.changed: list[tuple[Tensor, Tensor]] = []
         self.replaces = False  # whether calls put other tensors into dicts, lists or modules
         self._args = args
@@ -51,7 +51,7 @@ class Inputs:
     def now(self) -> list[Tensor] | None:
         """The tensors that calls change, and those that they put into the arguments; None if that is not noticed."""
         known, args = set(map(id, self.tensors)), nested.tensors(self._args) if self.replaces else []
-        new = [tensor for _, tensor in args if id(tensor) not in known and is_watched(tensor)]
+        new = [tensor for tensor in args if id(tensor) not in known and is_watched(tensor)]
         return [now for now, _ in self.changed] + new if self._before is not None else None
 
     def note_changes(self) -> None:
@@ -98,7 +98,7 @@ def device_of(functions: Sequence[Callable[..., Any]], args: Sequence[Any]) -> t
     outputs: list[Tensor] = []
     for function in functions:
         with suppress(Exception):  # its first call raises it again
-            outputs = tensors(function(*args))
+            outputs = returned_tensors(function(*args))
             break
     inputs.note_changes()
     inputs.restore()
@@ -110,7 +110,7 @@ def device_of(functions: Sequence[Callable[..., Any]], args: Sequence[Any]) -> t
 def referenced_tensors(function: Any) -> Iterator[Tensor]:
     """Yield the tensors of a function: in a partial, module, closure, default value or global that it refers to."""
     while isinstance(function, partial):
-        yield from Inputs((function.args, function.keywords)).tensors
+        yield from nested.tensors((function.args, function.keywords))
         function = function.func
     owner = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
     if isinstance(owner, torch.nn.Module):
@@ -120,4 +120,4 @@ def referenced_tensors(function: Any) -> Iterator[Tensor]:
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # of a variable that has no value yet
                 held.append(cell.cell_contents)
-        yield from Inputs((held, function.__defaults__, function.__kwdefaults__)).tensors
+        yield from nested.tensors((held, function.__defaults__, function.__kwdefaults__))

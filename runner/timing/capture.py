@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..records.grouping import reachable
 
@@ -145,6 +146,14 @@ def captured(run: Callable[[], T], warm_up: Callable[[], object]) -> tuple[torch
     with capturing(graph):
         result = run()
     return graph, result
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """Return a tensor over the same memory that does not keep it allocated, as torch's CUDA graph trees do."""
+    storage = tensor.untyped_storage()
+    unowned = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), tensor.device, storage.nbytes())
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(unowned, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
 
 KERNEL, MEMCPY, MEMSET, HOST, CHILD, *EVENTS = range(8)  # CUgraphNodeType; the last do no work, as NCCL leaves them

@@ -14,7 +14,7 @@ from ..records.case import Scalar
 from . import nested
 from .bound import aten
 from .call import Call, Expected
-from .outputs import returned
+from .nested import returned
 
 PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses may have no memory, or compute values when they are read
 ROUNDED = 1e-6  # of a number of elements
@@ -79,9 +79,9 @@ def repeats(call: Call, outputs: object, changed: Sequence[Tensor] = ()) -> bool
 
     ``changed``: arguments, in which it must leave the same bits too.
     """
-    before = [aten.clone(_bits(output, 0)) for _, output in nested.tensors((outputs, changed))]  # it may overwrite them
+    before = [aten.clone(_bits(output, 0)) for output in nested.tensors((outputs, changed))]  # it may overwrite them
     call.restore()
-    after = [_bits(output, 0) for _, output in nested.tensors((call.run(), changed))]
+    after = [_bits(output, 0) for output in nested.tensors((call.run(), changed))]
     return len(before) == len(after) and all(map(aten.equal, before, after))
 
 

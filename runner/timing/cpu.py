@@ -21,7 +21,7 @@ from . import clock as time
 from . import ranks
 from .call import Batches, Call, in_turn
 from .instrument import Instrument
-from .outputs import tensors
+from .nested import returned_tensors
 from .peak_memory import peak_bytes
 from .procedure import Taken, paired_rounds, race, take
 from .settings import TimingSettings
@@ -175,7 +175,7 @@ class PerfCounter(Instrument):
         """Make a sample that is not recorded, and return the outputs of one of its calls."""
         kept = random.randrange(self.calls_per_sample)
         self._elapsed_ns(kept)
-        outputs, self._kept = tensors(self._kept), None
+        outputs, self._kept = returned_tensors(self._kept), None
         return outputs
 
     def _elapsed_ns(self, kept: int = -1) -> int:

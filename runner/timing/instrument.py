@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import ranks
-from .outputs import tensors
+from .nested import returned_tensors
 from .spot_checks import SpotChecks
 
 
@@ -49,7 +49,7 @@ class Instrument:
     def _further_outputs(self) -> Sequence[Tensor]:
         """Return the outputs of another call."""
         self._before()
-        result = tensors(self._run())
+        result = returned_tensors(self._run())
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # the call may leave work on another stream
         return result

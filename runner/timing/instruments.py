@@ -15,7 +15,7 @@ from .call import Call
 from .capture import CaptureError
 from .cupti import CuptiTime
 from .instrument import Instrument
-from .outputs import tensors
+from .nested import returned_tensors
 from .preparation import BufferSets, preparation
 from .procedure import rest
 from .settings import TimingSettings
@@ -144,7 +144,7 @@ class CudaEvents(Instrument):
                 self._sample(start, end, self._submit_s)
             synchronize()
             if self.checks.due():
-                self.checks.judge(lambda: tensors(self._kept))
+                self.checks.judge(lambda: returned_tensors(self._kept))
             busy_s = time.perf_counter() - started
             times += self.slowest([start.elapsed_time(end) * 1e3 for start, end in pairs])
             rest(times[-1], busy_s, partial(self._sample, *pairs[0], self._submit_s))
@@ -184,5 +184,5 @@ class HostClock(Instrument):
             synchronize()
             times += self.slowest([(time.perf_counter() - start) * 1e6])
             if kept:
-                self.checks.judge(partial(tensors, result))
+                self.checks.judge(partial(returned_tensors, result))
         return times

@@ -12,7 +12,7 @@ from torch import Tensor
 from . import ranks
 from .call import Call
 from .correctness import same_bits
-from .outputs import tensors
+from .nested import returned_tensors
 
 RARE = 1024  # one of so many elements changes when few of them do
 UNCHANGED = "the outputs did not change with the inputs"
@@ -43,7 +43,7 @@ def kept_result(call: Call) -> str:
                 for tensor in floats:
                     change(tensor)
                 given = [tensor.clone() for tensor in floats]
-                after = tensors(call.run())
+                after = returned_tensors(call.run())
                 if call.reset:  # judge by what the call was given, not by what it has made of that
                     after = [output.clone() for output in after]
                     call.restore()
@@ -80,7 +80,7 @@ def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
     """
     call.restore()
     inputs = set(map(_storage, call.inputs))
-    outputs = tensors(call.run())
+    outputs = returned_tensors(call.run())
     before = [output.clone() for output in outputs]
     ours = [(out, was) for out, was in zip(outputs, before, strict=True) if _storage(out) not in inputs]
     try:
@@ -89,7 +89,7 @@ def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
                 output.fill_(math.nan) if output.is_floating_point() or output.is_complex() else output.bitwise_not_()
         spoiled = [output.clone() for output in outputs]
         call.restore()
-        again = tensors(call.run())
+        again = returned_tensors(call.run())
         pairs = zip(before, spoiled, again, strict=False)
         survived = [same_bits(now, bad) and not same_bits(now, was) for was, bad, now in pairs]
     finally:

@@ -12,7 +12,7 @@ from ..records.case import Scalar
 from . import clock as time
 from . import ranks
 from .call import Call
-from .outputs import tensors
+from .nested import returned_tensors
 from .spot_checks import SpotChecks
 from .statistics import FEWEST, summarise
 
@@ -74,7 +74,7 @@ def judge_in_a_row(call: Call, checks: SpotChecks) -> None:
         for _ in range(1 if call.reset else MOST_IN_A_ROW):  # the next call would not find the same inputs
             outputs = call.run()
         synchronize()
-        return tensors(outputs)
+        return returned_tensors(outputs)
 
     checks.judge(last)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,13 +70,34 @@ def holders(value: object) -> list[Any]:
     return found
 
 
-def tensors(value: object) -> list[tuple[Path, Tensor]]:
-    """Return the tensors among ``leaves``, each tensor once, under its first path."""
-    seen: dict[int, tuple[Path, Tensor]] = {}
-    for path, leaf in leaves(value):
-        if isinstance(leaf, Tensor):
-            seen.setdefault(id(leaf), (path, leaf))
-    return list(seen.values())
+def named_tensors(value: object) -> dict[Path, Tensor]:
+    """Return the tensors among ``leaves`` by their paths, each tensor once, under its first path."""
+    paths: dict[int, Path] = {}
+    return {path: x for path, x in _tensor_leaves(value) if paths.setdefault(id(x), path) == path}
+
+
+def tensors(value: object) -> list[Tensor]:
+    """Return the tensors among ``leaves``, in order, each tensor once."""
+    return list({id(tensor): tensor for _, tensor in _tensor_leaves(value)}.values())
+
+
+def returned_tensors(result: object) -> list[Tensor]:
+    """Return the tensors in ``result`` of a call, in order, detached. One that is there twice is returned twice."""
+    return [tensor.detach() for _, tensor in _tensor_leaves(result)]
+
+
+def returned_paths(result: object) -> list[Path]:
+    """Return the path of each of ``returned_tensors(result)``."""
+    return [path for path, _ in _tensor_leaves(result)]
+
+
+def returned(result: object, changed: Sequence[Tensor] | None) -> Any:
+    """Return ``result`` of a call; if it holds no tensor, the arguments that the call ``changed``, if any."""
+    return result if tensors(result) or not changed else changed
+
+
+def _tensor_leaves(value: object) -> list[tuple[Path, Tensor]]:
+    return [(path, leaf) for path, leaf in leaves(value) if isinstance(leaf, Tensor)]
 
 
 def mapped(

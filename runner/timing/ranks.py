@@ -11,8 +11,9 @@ import json
 import os
 import socket
 import statistics
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ import torch.distributed as dist
 from ..device.exchange import Exchange, MeetingPlace
 from ..device.processes import cores
 from ..records.case import Scalar
+from ..records.replaced import replaced
 from . import clock as time
 from .verdict import GRAVITY
 
@@ -106,12 +108,12 @@ group: object = None  # of torch.distributed, that ``join`` has made
 @contextmanager
 def alone() -> Iterator[None]:
     """Measure what ranks know of their own GPUs, without the others: they may know it already."""
-    global current
-    before, current = current, Ranks()
-    try:
+    with _being(Ranks()):
         yield
-    finally:
-        current = before
+
+
+def _being(ranks: Ranks) -> AbstractContextManager[None]:
+    return replaced(sys.modules[__name__], "current", ranks)
 
 
 @contextmanager
@@ -161,7 +163,6 @@ def of_program() -> Iterator[None]:
 
     Raises RuntimeError if there is no group, or if it reaches over several machines.
     """
-    global current
     if not dist.is_initialized():
         raise RuntimeError("torch.distributed has no group here: start the program by torchrun, or give ranks=False")
     rank, count = dist.get_rank(), dist.get_world_size()
@@ -170,15 +171,14 @@ def of_program() -> Iterator[None]:
     place = MeetingPlace(count) if rank == 0 else None
     path = [place.path if place else ""]
     dist.broadcast_object_list(path)
-    before, current = current, Ranks(rank, count, path[0], aligned=dist.get_backend() == "nccl")
-    try:
-        current.meet()
-        yield
-    except BaseException:
-        current.leave()
-        raise
-    finally:
-        current = before
+    ranks = Ranks(rank, count, path[0], aligned=dist.get_backend() == "nccl")
+    with _being(ranks):
+        try:
+            ranks.meet()
+            yield
+        except BaseException:
+            ranks.leave()
+            raise
 
 
 def columns(spreads_us: Sequence[float]) -> dict[str, Scalar]:

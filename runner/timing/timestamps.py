@@ -18,10 +18,10 @@ from torch import Tensor
 
 from . import clock as time
 from . import ranks
-from .capture import CaptureError, GraphContents, capture_stream, capturing, contents, has_threads, per_gpu
+from .capture import CaptureError, GraphContents, alias, capture_stream, capturing, contents, has_threads, per_gpu
 from .gpu_kernels import spin, ticks, timestamp
 from .instrument import Instrument
-from .outputs import alias, tensors
+from .nested import returned_tensors
 from .preparation import BufferSets
 from .procedure import rest
 
@@ -147,7 +147,7 @@ class GraphTimestamps(Instrument):
             self._graphs += [self._capture(pair) for pair in range(1, needed)]
         self.round_size = len(self._graphs)
         # Storages that outlive a call, including inputs that are also outputs.
-        self._lasting = self._buffer_sets.pointers() | {y.untyped_storage().data_ptr() for y in tensors(eager)}
+        self._lasting = self._buffer_sets.pointers() | {y.untyped_storage().data_ptr() for y in returned_tensors(eager)}
 
     def samples(self, count: int) -> list[float]:
         """Return at least ``count`` times in us: whole rounds of all graphs, or ``count`` graphs if fewer."""
@@ -210,7 +210,7 @@ class GraphTimestamps(Instrument):
         graph = torch.cuda.CUDAGraph(keep_graph=True) if can_inspect else torch.cuda.CUDAGraph()
         with ranks.all_or_none(CaptureError):
             with self._buffer_sets.at(pair) as pool, capturing(graph, pool=pool):
-                self.written.append([alias(output) for output in tensors(self._sample(pair))])
+                self.written.append([alias(output) for output in returned_tensors(self._sample(pair))])
             if can_inspect:
                 self._inspect(graph)
         return graph
@@ -262,7 +262,7 @@ class StreamTimestamps(Instrument):
             busy_s = time.perf_counter() - started
             pairs = self._timestamps.read()[:size]
             if self.checks.due():
-                self.checks.judge(lambda: tensors(self._kept))
+                self.checks.judge(lambda: returned_tensors(self._kept))
             times += self.slowest([ns / 1e3 - self._constant_us for ns, _ in pairs])
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
             rest(times[-1], busy_s, partial(self._sample, 0, self._submit_s))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..device import import_path
 from ..records.case import CaseRecord
-from ..timing.outputs import tensor_paths, tensors
+from ..timing.nested import returned_paths, returned_tensors
 from .problem import ProblemState
 
 MODULE = "kernel_runner.worker.judge_anew"
@@ -36,8 +36,8 @@ def judge_anew(case: CaseRecord, outputs: object) -> tuple[Mapping[str, Any], st
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        described = [_save(tensor, folder / str(place)) for place, tensor in enumerate(tensors(outputs))]
-        request = {"case": case.to_record(), "paths": tensor_paths(outputs), "tensors": described}
+        described = [_save(tensor, folder / str(place)) for place, tensor in enumerate(returned_tensors(outputs))]
+        request = {"case": case.to_record(), "paths": returned_paths(outputs), "tensors": described}
         (folder / CASE).write_text(json.dumps(request), encoding="utf-8")
         words = [sys.executable, "-m", MODULE, name]
         try:

@@ -6,7 +6,6 @@ import errno
 import math
 import os
 import resource
-import signal
 import sys
 import threading
 import time
@@ -18,7 +17,6 @@ import torch
 
 from ..device.files import text_in
 from ..implementations import scripts
-from ..implementations.scripts import TIMERS
 from ..timing import ranks
 from ..timing.clock import sleep
 from ..timing.cpu import TASKS, scheduled_s
@@ -51,7 +49,7 @@ BUSY = 0.5  # share of each look
 class ProcessState:
     """State of the process that later cases depend on."""
 
-    values: Mapping[str, object]  # functions, settings of torch, timers, signal handlers
+    values: Mapping[str, object]  # functions and settings, by name
     limits: Mapping[str, float]  # of resources; only a lower limit harms
     kernels: frozenset[str]  # registered for torch's own operators, such as ``aten/sub.Tensor/CPU``
     open_files: float  # infinite if too many are open to count them
@@ -87,12 +85,9 @@ class ProcessState:
 def read_state() -> ProcessState:
     """Return the state of this process, in 80 us and without starting CUDA."""
     functions = {path: getattr(owner, name, None) for path, (owner, name) in REPLACEABLE.items()}
-    timers = {f"the timer {name}": signal.getitimer(getattr(signal, name))[0] > 0 for name in TIMERS}
-    handlers = {f"the handler of {number.name}": signal.getsignal(number) for number in signal.Signals}
     soft = {name: resource.getrlimit(number)[0] for number, name in LIMITS.items()}
     limits = {name: math.inf if limit == resource.RLIM_INFINITY else limit for name, limit in soft.items()}
-    values = functions | settings() | timers | handlers
-    return ProcessState(values, limits, _registered_kernels(len(torch.library._impls)), _open_files())
+    return ProcessState(functions | settings(), limits, _registered_kernels(len(torch.library._impls)), _open_files())
 
 
 @lru_cache(maxsize=1)
@@ -107,7 +102,7 @@ def _registered_kernels(count: int) -> frozenset[str]:
 
 
 def settings() -> dict[str, object]:
-    """Return the settings of torch and the folder of this process, by name."""
+    """Return the values of the settings of this process, by name."""
     return {
         **scripts.read(scripts.settings()),
         "torch.get_num_interop_threads": torch.get_num_interop_threads(),

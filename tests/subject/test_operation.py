@@ -261,7 +261,7 @@ def test_a_backward_alone_finds_what_its_forward_has_changed_and_the_arguments_d
         assert (reason, columns["correct"]) == ("", True)
         call.restore()
     assert all(map(torch.equal, inputs, before))
-    assert all(now is was for (_, now), was in zip(nested.tensors(mine.arguments), inputs, strict=True))
+    assert all(now is was for now, was in zip(nested.tensors(mine.arguments), inputs, strict=True))
 
 
 COMPLEX = """
