@@ -32,7 +32,8 @@ from benchmarks.common import (
 )
 from benchmarks.timer.repeated import ratio_of, repeated, tensors
 from runner.findings import gate
-from runner.findings.gate import FAIL, PASS, UNCLEAR, BeforeAfter, exit_code
+from runner.findings.gate import FAIL, PASS, UNCLEAR, exit_code
+from runner.findings.run_comparison import Pair
 from runner.measure.benchmark import Benchmark
 from runner.records.case import CaseRecord, Choice
 from runner.records.row import Row
@@ -153,11 +154,12 @@ class Problem:
         if ratio := ratio_of(self.after, self.before, settings, device):
             self.ratios.append(ratio)
 
-    def pair(self) -> BeforeAfter:
+    def pair(self) -> Pair:
         """Return what the gate judges."""
         case = CaseRecord(Choice(self.name, {}), Choice("call", {}), (), Settings("auto", 0))
         row = Row(case=case, status="ok", metrics={"correct": True, "wall_us": 1.0})
-        return BeforeAfter(self.name, row, row, pooled(self.ratios) if self.ratios else None, len(self.ratios))
+        ratio, count = pooled(self.ratios) if self.ratios else None, len(self.ratios)
+        return Pair(self.name, "call", row, row, ratio=ratio, processes=(count, count))
 
 
 def decide_all(index: int, device: str, settings: Timer, decisions: int, slowed: int) -> Iterator[Decision]:

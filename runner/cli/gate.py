@@ -27,10 +27,10 @@ from pathlib import Path
 from .. import config, implementations
 from ..device.processes import ROOT
 from ..findings import gate
-from ..findings.gate import BeforeAfter, GateDecision, Sides, before_after, decide, exit_code, of_runs
+from ..findings.gate import GateDecision, Sides, before_after, decide, exit_code
 from ..findings.names import Names
 from ..findings.past import newest_rows, read_runs
-from ..findings.run_comparison import compare_runs
+from ..findings.run_comparison import Pair, compare_runs
 from ..implementations import revisions
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Choice
@@ -108,8 +108,8 @@ def _of_runs(options: argparse.Namespace) -> tuple[list[GateDecision], Sides]:
     output_dir = Parser("gate --baseline", __doc__, ("output_dir",)).parse(options.overrides).output_dir
     runs = read_runs(options.baseline, output_dir)
     sides = gate.Sides(str(runs[0].folder), str(runs[1].folder))
-    pairs = of_runs(compare_runs(runs, (sides.before, sides.after))[0])
-    return decide(pairs, options.max_slowdown), sides
+    (found,) = compare_runs(runs, (sides.before, sides.after))
+    return decide([*found.pairs, *found.left_out], options.max_slowdown), sides
 
 
 def _conclude(
@@ -174,7 +174,7 @@ def _check(plan: Plan) -> None:
             raise BadInput("measure: a gate compares times; add measure=benchmark")
 
 
-def _couples(plan: Plan, against: str, names: Names, *, everything: bool) -> tuple[list[Couple], list[BeforeAfter]]:
+def _couples(plan: Plan, against: str, names: Names, *, everything: bool) -> tuple[list[Couple], list[Pair]]:
     """Return each case to measure with that of the revision ``against`` before it, and the pairs that are skipped.
 
     A pair is skipped if a row of an earlier run lists all files that the case uses, and all are the same in both. Print
@@ -196,7 +196,8 @@ def _couples(plan: Plan, against: str, names: Names, *, everything: bool) -> tup
             couples.append((replace(case, impl=impl), case))
             without_change.update([reason] if case.replica == 0 and not (everything or changed) else [])
         elif case.replica == 0:
-            skipped.append(BeforeAfter(names.case(case), skipped=UNCHANGED if impl else WITHOUT_REVISIONS))
+            label = names.heading(case), names.impl(case)
+            skipped.append(Pair(*label, doubt=UNCHANGED if impl else WITHOUT_REVISIONS))
     for reason, count in without_change.items():
         print(f"gate: measuring {count} without a known change: {reason}", flush=True)
     return couples, skipped

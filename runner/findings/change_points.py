@@ -23,13 +23,12 @@ from ..records.row import Row
 from ..store.fingerprint import is_version
 from ..timing import statistics
 from ..timing.statistics import T_975, Ratio, t_975
-from .ratios import between_processes, separate_ratio
-from .run_comparison import FEWEST_REPLICAS
+from .ratios import FEWEST_REPLICAS, Spread, known_spread
 from .validity import certain, verdict
 
 TIME = "time_us"
 FEWEST = 2  # degrees of freedom of the scatter between runs of one commit
-Source = Literal["replicas", "verify", "runs of one commit"]
+Source = Literal[Spread, "runs of one commit"]
 
 
 @dataclass(frozen=True)
@@ -176,12 +175,9 @@ def _ratio(
     first: Point, other: Point, scatter: tuple[float, int] | None, series: Series
 ) -> tuple[Ratio, Source] | None:
     """Return the value of ``other`` over that of ``first``, and where its spread comes from; None without one."""
-    if (series.word.interval, series.word.unit) == ("interval_pct", "us"):  # of the times that these two know
-        if min(len(first.rows), len(other.rows)) >= FEWEST_REPLICAS:
-            return between_processes(first.rows, other.rows), "replicas"
-        apart = max(first.spread[1], other.spread[1])
-        if math.isfinite(apart) and (ratio := separate_ratio(other.row, first.row, apart)):
-            return ratio, "verify"
+    is_time = (series.word.interval, series.word.unit) == ("interval_pct", "us")
+    if is_time and (known := known_spread(first.rows, other.rows)):
+        return known
     if scatter is None:
         return None
     deviation, freedom = scatter

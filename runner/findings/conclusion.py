@@ -27,7 +27,7 @@ from .no_answer import no_answer
 from .notes import and_more, row_notes
 from .ratios import bounds, doubt
 from .run import Run, joint
-from .run_comparison import CasePair, compare_runs
+from .run_comparison import TimedPair, compare_runs
 
 MOST_MOVED = 20  # cases listed that are faster or slower than in another run
 NO_WINNER = "no correct result has a time, so none is the fastest."
@@ -241,11 +241,11 @@ def together(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
     return statements
 
 
-def _moved(pairs: Sequence[CasePair]) -> Iterator[str]:
+def _moved(pairs: Sequence[TimedPair]) -> Iterator[str]:
     """Yield the cases that are faster or slower, those that changed most first."""
     moved = sorted((pair for pair in pairs if pair.word in ("faster", "slower")), key=lambda pair: -abs(pair.ratio.log))
     for pair in moved[:MOST_MOVED]:
         around = f" (95 % interval {' to '.join(map(times, ends))})" if (ends := bounds(pair.ratio)) else ""
-        yield f"{pair.problem} {pair.implementation}: {pair.word}, {times(math.exp(pair.ratio.log))} the time{around}"
+        yield f"{pair.name}: {pair.word}, {times(math.exp(pair.ratio.log))} the time{around}"
     if len(moved) > MOST_MOVED:
         yield f"and {len(moved) - MOST_MOVED} more"

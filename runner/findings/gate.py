@@ -15,7 +15,7 @@ from ..timing.verdict import UNTRUE
 from .names import Names
 from .ratios import bounds, by_key, doubt, ratio_in_rounds
 from .replicas import merge_replicas, replicas_by_case
-from .run_comparison import RunComparison
+from .run_comparison import Pair
 
 Word = Literal["slower", "wrong", "failing", "unclear", "ok", "new", "removed", "not judged", "skipped"]
 ALARMS: tuple[Word, ...] = ("wrong", "failing", "slower")
@@ -29,24 +29,10 @@ REPLICAS = 3  # processes at least whose spread gives an interval of use
 
 
 @dataclass(frozen=True)
-class BeforeAfter:
-    """One problem and implementation, before a change and after it."""
-
-    name: str  # ``gelu cols=1024 triton``
-    before: Row | None = None  # replicas merged; None: no row
-    after: Row | None = None
-    ratio: Ratio | None = None  # time after over time before; None: no ratio could be formed
-    processes: int = 1  # that have measured both
-    doubt: str = ""  # why there is no ratio, or no conclusion from it; "" if that is not known
-    lone: bool = False  # a missing row means that one side does not have the case, not that it was not measured
-    skipped: str = ""  # why it was not measured; "" if it was
-
-
-@dataclass(frozen=True)
 class GateDecision:
-    """The decision on one pair."""
+    """The decision on a case before a change, which is the reference, and after it."""
 
-    pair: BeforeAfter
+    pair: Pair
     word: Word
     reason: str = ""  # one line; of an unclear one what would decide it
 
@@ -54,7 +40,7 @@ class GateDecision:
     def change(self) -> str:
         """The change of the time with its 95 % interval: ``+10.2 % (+9.8 to +10.6)``; "" without a ratio."""
         ratio = self.pair.ratio
-        if ratio is None or not self.pair.after or not self.pair.before:
+        if ratio is None:
             return ""
         change = f"{_signed(math.expm1(ratio.log))} %"
         if not (ends := bounds(ratio)):
@@ -72,37 +58,26 @@ class Sides:
 
 def before_after(
     couples: Sequence[tuple[CaseRecord, CaseRecord]], rows: Sequence[Row], rounds: Sequence[PairedRounds], names: Names
-) -> list[BeforeAfter]:
+) -> list[Pair]:
     """Return a pair for each of ``couples``, the case before and after the change, from the rows of all replicas."""
-    replicas, compared = replicas_by_case(rows), by_key(rounds)
-    found = []
+    replicas, compared, pairs = replicas_by_case(rows), by_key(rounds), []
     for couple in couples:
         before, after = (replicas.get(case.shared_key, []) for case in couple)
         ratio = ratio_in_rounds(after, before, compared) if before and after else None
-        sides = names.case(couple[1]), _merged(before), _merged(after)
-        found.append(BeforeAfter(*sides, ratio, len(after), doubt(ratio) if ratio else ""))
-    return found
-
-
-def _merged(replicas: Sequence[Row]) -> Row | None:
-    return merge_replicas(replicas) if replicas else None
-
-
-def of_runs(found: RunComparison) -> list[BeforeAfter]:
-    """Return a pair for each case of two runs."""
-    timed = [
-        BeforeAfter(
-            f"{one.problem} {one.implementation}", one.reference, one.row, one.ratio, min(one.replicas), one.doubt
+        pair = Pair(
+            names.heading(couple[1]),
+            names.impl(couple[1]),
+            reference=merge_replicas(before) if before else None,
+            row=merge_replicas(after) if after else None,
+            doubt=doubt(ratio) if ratio else "",
+            ratio=ratio,
+            processes=(len(before), len(after)),
         )
-        for one in found.pairs
-    ]
-    return timed + [
-        BeforeAfter(f"{one.problem} {one.implementation}", one.reference, one.row, doubt=one.reason, lone=True)
-        for one in found.left_out
-    ]
+        pairs.append(pair)
+    return pairs
 
 
-def decide(pairs: Sequence[BeforeAfter], max_slowdown: float) -> list[GateDecision]:
+def decide(pairs: Sequence[Pair], max_slowdown: float) -> list[GateDecision]:
     """Return the decision on each pair. ``max_slowdown``: the largest slowdown that passes, as a share, above 0.
 
     A pair is slower if the low end of its interval, corrected for the number of comparisons (Holm's method), is above
@@ -119,13 +94,11 @@ def decide(pairs: Sequence[BeforeAfter], max_slowdown: float) -> list[GateDecisi
     ]
 
 
-def _without_time(pair: BeforeAfter) -> tuple[Word, str] | None:
+def _without_time(pair: Pair) -> tuple[Word, str] | None:
     """Return the decision if the time has no say in it."""
-    before, after = pair.before, pair.after
-    if pair.skipped:
-        return "skipped", pair.skipped
-    if pair.lone and (before is None or after is None):
-        return "new" if before is None else "removed", pair.doubt
+    before, after = pair.reference, pair.row
+    if pair.doubt and (before is None or after is None):
+        return "removed" if before else "new" if after else "skipped", pair.doubt
     if before is None or after is None:
         missing = [name for name, row in (("before", before), ("after", after)) if row is None]
         return "unclear", f"not measured {' and '.join(missing)} the change: run it again"
@@ -174,7 +147,7 @@ def _no_ratio(before: Row, after: Row) -> str:
     return f"there are no paired rounds, as for slow calls; measure.benchmark.max_s={seconds:.2g} allows them"
 
 
-def _by_time(pair: BeforeAfter, ratio: Ratio, limit: float, *, slower: bool) -> tuple[Word, str]:
+def _by_time(pair: Pair, ratio: Ratio, limit: float, *, slower: bool) -> tuple[Word, str]:
     if slower:
         return "slower", ""
     if ratio.log + ratio.half <= limit:
@@ -182,17 +155,18 @@ def _by_time(pair: BeforeAfter, ratio: Ratio, limit: float, *, slower: bool) -> 
     return "unclear", _advice(pair, ratio, limit)
 
 
-def _advice(pair: BeforeAfter, ratio: Ratio, limit: float) -> str:
+def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     """Return what would decide an unclear pair."""
+    processes = min(pair.processes)
     if ratio.separate is not None:
         return pair.doubt
-    if pair.after and pair.after.case.of_program:
+    if pair.row and pair.row.case.of_program:
         return f"{pair.doubt or 'two calls of bench differ by as much'}: {ONE_CALL}"
     if not math.isfinite(ratio.half):
         reason = pair.doubt or "the times have no interval"
         return f"{reason}: measure both at once (--against), or each with replicas={REPLICAS}"
     if ratio.log - ratio.half > limit:
-        more = max(REPLICAS, pair.processes + REPLICAS - 1)
+        more = max(REPLICAS, processes + REPLICAS - 1)
         return f"above the limit by its own interval, but not corrected for all comparisons: replicas={more}"
     needed, now = abs(limit - ratio.log), f"±{100 * ratio.half:.2g} %"
     wanted = f"needs an interval of ±{100 * needed:.2g} %, has {now}"
@@ -205,13 +179,13 @@ def _advice(pair: BeforeAfter, ratio: Ratio, limit: float) -> str:
     longer = sampling**2 / left
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"
-    longer, fields = max(longer, 1.0), _benchmark(pair.after)
-    processes = f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * pair.processes))}"
-    if pair.processes > 1 or not {"paired_rounds", "max_s"} <= fields.keys():
-        return processes
+    longer, fields = max(longer, 1.0), _benchmark(pair.row)
+    replicas = f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * processes))}"
+    if processes > 1 or not {"paired_rounds", "max_s"} <= fields.keys():
+        return replicas
     rounds = math.ceil(longer * float(fields["paired_rounds"]))
     seconds = longer * float(fields["max_s"])
-    return f"{processes}, or measure.benchmark.max_s={seconds:.2g} measure.benchmark.paired_rounds={rounds}"
+    return f"{replicas}, or measure.benchmark.max_s={seconds:.2g} measure.benchmark.paired_rounds={rounds}"
 
 
 def _benchmark(row: Row | None) -> Mapping[str, Any]:
@@ -222,7 +196,8 @@ def _benchmark(row: Row | None) -> Mapping[str, Any]:
 def again(findings: Sequence[GateDecision]) -> list[int]:
     """Return the places of what to measure again: what is unclear, and a slowdown that few processes have seen."""
     timed = [(i, one) for i, one in enumerate(findings) if one.pair.ratio and BESIDE not in one.reason]
-    return [i for i, one in timed if one.word == "unclear" or (one.word == "slower" and one.pair.processes < REPLICAS)]
+    few = {i for i, one in timed if min(one.pair.processes) < REPLICAS}
+    return [i for i, one in timed if one.word == "unclear" or (one.word == "slower" and i in few)]
 
 
 def exit_code(findings: Sequence[GateDecision]) -> int:

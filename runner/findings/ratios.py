@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, variance
-from typing import Any
+from typing import Any, Literal
 
 from ..records.figures import finite, times
 from ..records.paired_rounds import PairedRounds
@@ -148,6 +148,28 @@ def separate_ratio(row: Row, base: Row, apart: float = 0.0) -> Ratio | None:
         if each.time_us and each.time_us > 0 and (percent := each.metrics.get("interval_pct")) is not None
     ]
     return statistics.unpaired(*intervals, apart=apart) if len(intervals) == 2 else None
+
+
+Spread = Literal[
+    "replicas",  # at least three processes on each side
+    "verify",  # certificates of both: how much the times of one call in several processes differ
+]
+FEWEST_REPLICAS = 3  # processes on each side, for a spread between processes
+
+
+def known_spread(first: Sequence[Row], other: Sequence[Row]) -> tuple[Ratio, Spread] | None:
+    """Return the time of ``other`` over that of ``first``, each from the rows of a case's replicas in a run.
+
+    None if it is not known by how much two runs of one case differ.
+    """
+    if min(len(first), len(other)) >= FEWEST_REPLICAS:
+        return between_processes(first, other), "replicas"
+    percents = [row.metrics.get("separate_pct") for row in (*first, *other)]
+    known = [float(percent) for percent in percents if percent is not None]
+    if len(known) == len(percents):
+        ratio = separate_ratio(merge_replicas(other), merge_replicas(first), apart=max(known) / 100)
+        return (ratio, "verify") if ratio else None
+    return None
 
 
 def _devices(rows: Sequence[Row]) -> set[Any]:

@@ -22,44 +22,45 @@ from ..timing.statistics import BATCHES, Ratio, Relation
 from ..timing.verdict import GRAVITY
 from .matching import Match, MatchedCase, MatchKey, Side, cases_by_key, match_key, match_sides, typed
 from .names import Names
-from .ratios import between_processes, by_key, doubt, ratio_in_rounds, row_in_rounds, separate_ratio
+from .ratios import FEWEST_REPLICAS, Spread, by_key, doubt, known_spread, ratio_in_rounds, row_in_rounds
 from .replicas import merge_replicas, replicas_by_case
 from .run import Run
 from .validity import DRIFTING, certain, doubt_of
 
 Source = Literal[
     "paired rounds",  # both were sampled in turn, in one process
-    "replicas",  # at least three processes on each side
-    "verify",  # certificates of both: how much the times of one call in several processes differ
+    Spread,
     "unknown",  # there is no conclusion
 ]
-FEWEST_REPLICAS = 3  # processes on each side, for a spread between processes
 
 
 @dataclass(frozen=True)
-class CasePair:
-    """A case that both sides have a time of."""
+class Pair:
+    """A case on two sides: in two runs, at two values of a field, or before a change and after it."""
 
     problem: str  # workload and what varies: ``gelu cols=1024``
     implementation: str  # its label: ``compiled(mode=default)``
-    reference: Row  # the replicas merged into one; its time is that of the paired rounds if the ratio is
+    reference: Row | None = None  # the replicas merged into one; None: no row on that side
+    row: Row | None = None
+    doubt: str = ""  # why there is no ratio, as ``only in A``, or no conclusion from it
+    ratio: Ratio | None = None  # time of ``row`` over that of ``reference``
+    processes: tuple[int, int] = (1, 1)  # behind each of the two times
+
+    @property
+    def name(self) -> str:
+        """The problem and the implementation: ``gelu cols=1024 triton``."""
+        return f"{self.problem} {self.implementation}".rstrip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedPair(Pair):
+    """A pair with two times. They are those of the paired rounds if the ratio is."""
+
+    reference: Row
     row: Row
-    replicas: tuple[int, int]  # processes behind each of the two times
-    ratio: Ratio  # time of ``row`` over that of ``reference``; its half-width is infinite without a known spread
-    source: Source  # where the spread comes from
-    doubt: str  # why there is no conclusion; "" if the spread is known
+    ratio: Ratio  # its half-width is infinite without a known spread
+    source: Source = "unknown"  # where the spread comes from
     word: Relation = "unclear"  # how ``row`` is compared to ``reference``, corrected for the number of comparisons
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A case that cannot be compared."""
-
-    problem: str
-    implementation: str
-    reason: str  # ``only in A``, ``wrong in B: ...``
-    reference: Row | None  # None: that side does not have it
-    row: Row | None
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class RunComparison:
 
     reference: str  # name of the reference side: A, or a value of the field
     name: str
-    pairs: Sequence[CasePair]
-    left_out: Sequence[LeftOut]
+    pairs: Sequence[TimedPair]
+    left_out: Sequence[Pair]
 
 
 def compare_runs(compared: Sequence[Run], names: Sequence[str]) -> list[RunComparison]:
@@ -81,7 +82,7 @@ def compare_runs(compared: Sequence[Run], names: Sequence[str]) -> list[RunCompa
     week later. A function in a file is the same also in another folder, if no other file has its name.
     """
     sides = [Side(name, run, cases_by_key(run)) for name, run in zip(names, compared, strict=True)]
-    return _judged(sides[0], sides[1:], check_instruments=True)
+    return _judged(sides[0], sides[1:])
 
 
 def compare_values(run: Run, field: str, reference: str | None = None) -> list[RunComparison]:
@@ -109,25 +110,25 @@ def compare_values(run: Run, field: str, reference: str | None = None) -> list[R
             sides[as_typed(fields[name])].setdefault(match_key(reduced), []).append(MatchedCase(reduced, rows))
         else:
             label = run.names.heading(case), run.names.impl(case)
-            without.append(LeftOut(*label, f"no field {name}", merge_replicas(rows), None))
+            without.append(Pair(*label, merge_replicas(rows), doubt=f"no field {name}"))
     named = {value: Side(value, run, held) for value, held in sides.items()}
     first = named.pop(reference or values[0])
-    comparisons = _judged(first, list(named.values()), check_instruments=False)
+    comparisons = _judged(first, list(named.values()))
     if not any(comparison.pairs for comparison in comparisons):
         raise BadInput(f"--by {field}: no two cases with a time differ in {name} alone")
     return [replace(comparisons[0], left_out=[*comparisons[0].left_out, *without]), *comparisons[1:]]
 
 
-def _judged(first: Side, others: Sequence[Side], *, check_instruments: bool) -> list[RunComparison]:
+def _judged(first: Side, others: Sequence[Side]) -> list[RunComparison]:
     """Return how each of ``others`` compares to ``first``, with the words of all pairs together."""
     matches = [match_sides(first, other) for other in others]
     every = [*chain.from_iterable(first.cases.values()), *chain.from_iterable(match.alone[1] for match in matches)]
     names = Names([matched.case for matched in every])
     comparisons = []
     for match in matches:
-        judged = [_pair(case, twin, match, names, check_instruments=check_instruments) for case, twin in match.both]
-        left_out = [*(pair for pair in judged if isinstance(pair, LeftOut)), *_unmatched(match, names)]
-        pairs = [pair for pair in judged if isinstance(pair, CasePair)]
+        judged = [_pair(case, twin, match, names) for case, twin in match.both]
+        pairs = [pair for pair in judged if isinstance(pair, TimedPair)]
+        left_out = [*(pair for pair in judged if not isinstance(pair, TimedPair)), *_unmatched(match, names)]
         comparisons.append(RunComparison(first.name, match.other.name, pairs, left_out))
     words = iter(statistics.words([pair.ratio for comparison in comparisons for pair in comparison.pairs]))
     return [replace(each, pairs=[replace(pair, word=next(words)) for pair in each.pairs]) for each in comparisons]
@@ -137,23 +138,26 @@ def _label(matched: MatchedCase, names: Names) -> tuple[str, str]:
     return names.heading(matched.case), names.impl(matched.case)
 
 
-def _pair(
-    first: MatchedCase, other: MatchedCase, match: Match, names: Names, *, check_instruments: bool
-) -> CasePair | LeftOut:
-    """Return the pair of two equal cases, or why they cannot be compared."""
+def _pair(first: MatchedCase, other: MatchedCase, match: Match, names: Names) -> Pair:
+    """Return the pair of two equal cases; a ``TimedPair`` if they can be compared."""
     rows = merge_replicas(first.rows), merge_replicas(other.rows)
     sides, label = (match.first.name, match.other.name), _label(first, names)
-    instruments = [f"{row.metrics.get('instrument')} in {side}" for row, side in zip(rows, sides, strict=True)]
+    in_one_run = match.first.run is match.other.run
+    instruments = [row.metrics.get("instrument") for row in rows]
     reason = _no_time(rows, sides)
-    if not reason and check_instruments and rows[0].metrics.get("instrument") != rows[1].metrics.get("instrument"):
-        reason = f"timed by {' and by '.join(instruments)}"
+    if not reason and not in_one_run and instruments[0] != instruments[1]:
+        reason = f"timed by {instruments[0]} in {sides[0]} and by {instruments[1]} in {sides[1]}"
     if reason:
-        return LeftOut(*label, reason, *rows)
-    rounds = {} if match.first.run is not match.other.run else by_key(match.first.run.rounds)
+        return Pair(*label, *rows, reason)
+    rounds = by_key(match.first.run.rounds) if in_one_run else {}
     ratio, source, reason = _ratio(first.rows, other.rows, rounds, sides)
     if ratio.paired:
         rows = row_in_rounds(rows[0], first.rows, rounds), row_in_rounds(rows[1], other.rows, rounds)
-    return CasePair(*label, *rows, (len(first.rows), len(other.rows)), ratio, source, reason)
+    reference, row = rows
+    processes = len(first.rows), len(other.rows)
+    return TimedPair(
+        *label, doubt=reason, reference=reference, row=row, ratio=ratio, processes=processes, source=source
+    )
 
 
 def _no_time(rows: Sequence[Row], names: Sequence[str]) -> str:
@@ -182,19 +186,11 @@ def _ratio(
     """Return the time of a case over that of the reference, where its spread comes from, and why there is none."""
     if ratio := ratio_in_rounds(other, first, rounds):
         return (ratio, "unknown", reason) if (reason := doubt(ratio)) else (ratio, "paired rounds", "")
-    sides = first, other
-    doubts = [(_doubt(rows), name) for rows, name in zip(sides, names, strict=True)]
+    doubts = [(_doubt(rows), name) for rows, name in zip((first, other), names, strict=True)]
     reason = next((f"{text} in {name}" for text, name in doubts if text), "")
-    if not reason and min(map(len, sides)) >= FEWEST_REPLICAS:
-        return between_processes(first, other), "replicas", ""
-    apart = [row.metrics.get("separate_pct") for rows in sides for row in rows]
-    row, twin = merge_replicas(first), merge_replicas(other)
-    known = [float(percent) for percent in apart if percent is not None]
-    if not reason and len(known) == len(apart):
-        if ratio := separate_ratio(twin, row, apart=max(known) / 100):
-            return ratio, "verify", ""
-        reason = "a time has no interval"
-    log = math.log((twin.time_us or 1.0) / (row.time_us or 1.0))
+    if not reason and (known := known_spread(first, other)):
+        return *known, ""
+    log = math.log((merge_replicas(other).time_us or 1.0) / (merge_replicas(first).time_us or 1.0))
     return Ratio(log, math.inf, BATCHES - 1, paired=False), "unknown", reason or NO_SPREAD
 
 
@@ -214,22 +210,23 @@ def _doubt(rows: Sequence[Row]) -> str:
     return ""
 
 
-def _unmatched(match: Match, names: Names) -> Iterator[LeftOut]:
+def _unmatched(match: Match, names: Names) -> Iterator[Pair]:
     """Yield the cases that only one side has, and those that cannot be told apart, with the reasons."""
     for case, twin in match.ambiguous:
         differing = ", ".join(sorted(several([each.rows[0].case.flat for each in (case, twin)])))
         reason = f"several cases differ only in {differing or 'what cannot be named'}"
-        yield LeftOut(*_label(case, names), reason, merge_replicas(case.rows), merge_replicas(twin.rows))
+        yield Pair(*_label(case, names), merge_replicas(case.rows), merge_replicas(twin.rows), reason)
     shared = _shared_fields([*match.alone[0], *match.alone[1]])
     alike = [{_common(each.case, shared): each for each in reversed(cases)} for cases in match.alone]
     sides = match.first.name, match.other.name
-    for place, cases in enumerate(match.alone):
-        for case in cases:
-            order = -1 if place else 1  # the first side comes first
-            pair = case, alike[1 - place].get(_common(case.case, shared), case)
-            rows = merge_replicas(case.rows), None
-            reason = f"only in {sides[place]}{_difference(pair[::order], sides)}"
-            yield LeftOut(*_label(case, names), reason, *rows[::order])
+    for case in match.alone[0]:
+        twin = alike[1].get(_common(case.case, shared), case)
+        reason = f"only in {sides[0]}{_difference((case, twin), sides)}"
+        yield Pair(*_label(case, names), reference=merge_replicas(case.rows), doubt=reason)
+    for case in match.alone[1]:
+        twin = alike[0].get(_common(case.case, shared), case)
+        reason = f"only in {sides[1]}{_difference((twin, case), sides)}"
+        yield Pair(*_label(case, names), row=merge_replicas(case.rows), doubt=reason)
 
 
 def _shared_fields(cases: Iterable[MatchedCase]) -> dict[tuple[str, str], set[str]]:

@@ -14,7 +14,7 @@ from ..findings.differences import differences
 from ..findings.flat import case_fields
 from ..findings.ratios import bounds
 from ..findings.run import Run
-from ..findings.run_comparison import NO_SPREAD, CasePair, LeftOut, RunComparison
+from ..findings.run_comparison import NO_SPREAD, Pair, RunComparison, TimedPair
 from ..records.figures import figure, interval
 from ..records.grouping import grouped
 from ..records.row import Row
@@ -92,13 +92,13 @@ class ComparisonReport:
         else:
             notes.append("no case is in both runs; runs of bench have cases in common if save() got the same name")
         left_out = [case for comparison in self.comparisons for case in comparison.left_out]
-        notes += _listed([(f"left out, {case.reason}", case) for case in left_out], most_listed)
+        notes += _listed([(f"left out, {case.doubt}", case) for case in left_out], most_listed)
         counts = Counter[str](pair.word for pair in pairs)
         ended = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word]) or "none"
         hidden = f" ({count} not shown)" if (count := len(pairs) - len(self._shown())) else ""
         return [*notes, f"{len(pairs)} compared: {ended}{hidden}; {len(left_out)} left out"]
 
-    def _shown(self) -> list[CasePair]:
+    def _shown(self) -> list[TimedPair]:
         return [pair for comparison in self.comparisons for pair in comparison.pairs if pair.word in self.words]
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -113,7 +113,7 @@ class ComparisonReport:
                     yield {**_fields(pair.row), **sides, **_figures(pair)}
             for case in comparison.left_out:
                 row = case.reference or case.row
-                yield {**(_fields(row) if row else {}), **sides, "left_out": case.reason}
+                yield {**(_fields(row) if row else {}), **sides, "left_out": case.doubt}
 
 
 def _described(run: Run, name: str) -> str:
@@ -149,7 +149,7 @@ def _table(comparisons: Sequence[RunComparison], words: frozenset[str]) -> Table
     return replace(table, marks=dict(enumerate(colored)))
 
 
-def _cells(pair: CasePair | None, *, several: bool, mixed: bool) -> list[str]:
+def _cells(pair: TimedPair | None, *, several: bool, mixed: bool) -> list[str]:
     """Return the cells of a pair: one if ``several`` sides stand beside each other; with its source if they differ."""
     if pair is None:
         return [""]
@@ -161,10 +161,10 @@ def _cells(pair: CasePair | None, *, several: bool, mixed: bool) -> list[str]:
     return [figure(pair.row.time_us, "us"), ratio, half, pair.word, *([source] if mixed else [])]
 
 
-def _listed(cases: Sequence[tuple[str, CasePair | LeftOut]], most_listed: int | None) -> Iterator[str]:
+def _listed(cases: Sequence[tuple[str, Pair]], most_listed: int | None) -> Iterator[str]:
     """Yield a line for each reason, with the cases that it holds for."""
     for reason, members in grouped(cases, lambda item: item[0]).items():
-        names = list(dict.fromkeys(f"{case.problem} {case.implementation}".strip() for _, case in members))
+        names = list(dict.fromkeys(case.name for _, case in members))
         more = f" and {len(names) - most_listed} more" if most_listed and names[most_listed:] else ""
         yield f"{reason}: {', '.join(names[:most_listed])}{more}"
 
@@ -173,7 +173,7 @@ def _fields(row: Row) -> dict[str, Any]:
     return {**case_fields(row.case), "seed": row.case.settings.seed, "device": row.device}
 
 
-def _figures(pair: CasePair) -> dict[str, Any]:
+def _figures(pair: TimedPair) -> dict[str, Any]:
     low, high = bounds(pair.ratio) or (None, None)
     return {
         "problem": pair.problem,
@@ -186,6 +186,6 @@ def _figures(pair: CasePair) -> dict[str, Any]:
         "word": pair.word,
         "spread": pair.source,
         "doubt": pair.doubt,
-        "reference_replicas": pair.replicas[0],
-        "compared_replicas": pair.replicas[1],
+        "reference_replicas": pair.processes[0],
+        "compared_replicas": pair.processes[1],
     }

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from runner.findings.gate import BeforeAfter, Sides, again, before_after, decide, exit_code
+from runner.findings.gate import Sides, again, before_after, decide, exit_code
 from runner.findings.names import Names
+from runner.findings.run_comparison import Pair
 from runner.records.case import CaseRecord, Choice
 from runner.records.paired_rounds import PairedRounds
 from runner.records.row import Row
@@ -30,9 +31,10 @@ def row(status="ok", of=None, **metrics):
     return Row(case=of or case(), status=status, reason=REASONS.get(status, "why"), metrics={**timed, **metrics})
 
 
-def pair(slowdown=0.0, half=0.002, name="gelu", systematic=0.0, **more):
-    ratio = Ratio(math.log1p(slowdown), half, 9, paired=True, systematic=systematic)
-    return BeforeAfter(name, more.pop("before", row()), more.pop("after", row()), more.pop("ratio", ratio), **more)
+def pair(slowdown=0.0, half=0.002, name="gelu", systematic=0.0, processes=1, **more):
+    rows = more.pop("before", row()), more.pop("after", row())
+    ratio = more.pop("ratio", Ratio(math.log1p(slowdown), half, 9, paired=True, systematic=systematic))
+    return Pair(name, "", *rows, ratio=ratio, processes=(processes, processes), **more)
 
 
 def words(*pairs, limit=LIMIT):
@@ -126,8 +128,8 @@ def test_a_time_that_cannot_be_true_after_the_change_alone_is_unclear():
 
 
 def test_a_row_that_is_missing_is_unclear_unless_a_run_does_not_have_the_case():
-    assert words(pair(after=None)) == ["unclear"]
-    assert words(pair(after=None, lone=True, doubt="only in main")) == ["removed"]
+    assert words(pair(after=None, ratio=None)) == ["unclear"]
+    assert words(pair(after=None, ratio=None, doubt="only in main")) == ["removed"]
 
 
 def test_a_revision_that_read_files_of_the_working_tree_decides_nothing():
@@ -140,7 +142,7 @@ def test_a_revision_that_read_files_of_the_working_tree_decides_nothing():
 
 
 def test_nothing_judged_is_no_success_but_everything_skipped_is():
-    skipped = BeforeAfter("gelu", skipped="the same files")
+    skipped = Pair("gelu", "", doubt="the same files")
     assert exit_code(decide([], LIMIT)) == 3
     assert exit_code(decide([skipped], LIMIT)) == 0
     assert exit_code(decide([skipped, pair(0.2)], LIMIT)) == 1
@@ -201,7 +203,7 @@ def test_pairs_take_the_ratio_from_the_paired_rounds_of_all_processes():
     names = Names([after for _, after in couples])
     found = before_after(couples, rows, compared, names)
     assert [one.name for one in found] == ["gelu cols=8 triton", "gelu cols=16 triton"]
-    assert [one.processes for one in found] == [1, 3]
+    assert [one.processes for one in found] == [(1, 1), (3, 3)]
     assert found[1].ratio.log == pytest.approx(math.log(1.1), abs=0.002)
     assert words(*found) == ["ok", "slower"]
     assert words(*before_after(couples, rows[:1], compared, names)) == ["unclear", "unclear"]
@@ -224,7 +226,7 @@ def mixed():
         pair(0.1, name="gelu slow | `x` <b>"),
         pair(after=row("error"), ratio=None, name="gelu broken"),
         pair(0.0, 0.2, name="gelu unknown"),
-        BeforeAfter("gelu same", skipped="the same files"),
+        Pair("gelu same", "", doubt="the same files"),
     ]
     return decide(pairs, LIMIT)
 

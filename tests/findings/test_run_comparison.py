@@ -74,7 +74,7 @@ def test_equal_cases_whose_processes_differ_by_more_than_their_intervals_are_not
         a, b = (processes(draws(seed + start, 3, 0.03)) for start in (0, 1000))
         pairs.append(only_pair(a, b))
         alone.append(separate_ratio(b[0], a[0]).word)
-    assert {(pair.source, pair.replicas) for pair in pairs} == {("replicas", (3, 3))}
+    assert {(pair.source, pair.processes) for pair in pairs} == {("replicas", (3, 3))}
     assert sum(word in ("faster", "slower") for word in alone) > 80
     assert sum(pair.word in ("faster", "slower") for pair in pairs) <= 5  # each pair is a table of its own
 
@@ -165,7 +165,7 @@ def test_the_words_of_all_runs_of_a_table_are_corrected_together():
 def matched(mine, theirs):
     """How many pairs there are, and why cases are left out."""
     found = compare_runs([a_run(mine), a_run(theirs)], "AB")[0]
-    return len(found.pairs), [left.reason for left in found.left_out]
+    return len(found.pairs), [left.doubt for left in found.left_out]
 
 
 def test_what_only_says_how_exactly_to_measure_may_differ():
@@ -224,7 +224,7 @@ def test_cases_without_comparable_times_are_left_out_by_name(mine, theirs, reaso
     found = compare_runs([a_run([mine]), a_run([theirs])], "AB")[0]
     assert not found.pairs
     (left,) = found.left_out
-    assert (left.problem, left.implementation, left.reason) == ("gelu", "triton", reason)
+    assert (left.problem, left.implementation, left.doubt) == ("gelu", "triton", reason)
 
 
 def test_several_cases_that_differ_in_what_does_not_count_are_told_apart_or_left_out():
@@ -325,7 +325,7 @@ def test_paired_rounds_are_used_where_the_run_has_them():
     }
     rounds = PairedRounds(batches_us=batches, instruments={case.key: "graph_timestamps" for case in cases})
     (found,) = compare_values(a_run([*rows, timed(a_case("torch"), 9.0)], [rounds]), "impl.mode")
-    assert [(left.implementation, left.reason) for left in found.left_out] == [("torch", "no field impl.mode")]
+    assert [(left.implementation, left.doubt) for left in found.left_out] == [("torch", "no field impl.mode")]
     (pair,) = found.pairs
     assert (pair.word, pair.source) == ("faster", "paired rounds")
     assert math.exp(pair.ratio.log) == pytest.approx(0.8, rel=1e-3)
