@@ -60,10 +60,9 @@ def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
     from .compose import Composer
-    from .messages import not_yaml, one_line
+    from .messages import one_line
     from .own_workloads import forget, registered
 
     OmegaConf.register_new_resolver("oc.env", _refuse_environment, replace=True)
@@ -77,12 +76,8 @@ def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
         raise BadInput(f"--config-dir {flags.config_dir}: there is no such folder; give that of your YAML files")
     try:
         yield Composer(flags.config_dir), flags
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
+    except (HydraException, OmegaConfBaseException, ValueError, RecursionError) as error:
         raise BadInput(one_line(error, folders, words)) from error
-    except (LookupError, AttributeError) as error:  # from PyYAML, or a fault of this program
-        if not (message := not_yaml(error, folders)):
-            raise
-        raise BadInput(message) from error
 
 
 def _answer(words: Sequence[str]) -> None:

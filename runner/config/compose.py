@@ -7,7 +7,6 @@ values into it takes 30 us. Some names below are internal to Hydra, so pyproject
 from __future__ import annotations
 
 import copy
-import math
 import os
 import re
 from collections import Counter
@@ -17,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.utils import create_config_search_path
@@ -33,14 +31,12 @@ from ..records.bad_input import BadInput
 from ..records.options import CONF
 from . import own_workloads
 from .grid import check_count
-from .messages import YAML_ERRORS
+from .messages import YAML_ERRORS, check_yaml
 
 Keys = tuple[str, ...]  # of a field: ("workload", "rows")
 
 DOTTED = re.compile(r"\w+(\.\w+)*")
 ARGUMENTS = ("impl", "args")  # the only node with names that no YAML file has
-MOST_VALUES, MOST_CHARACTERS = 100_000, 1_000_000  # of a config; aliases and interpolations may stand for billions
-DEEPEST = 50  # values within values, of a YAML file
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # an interpolation that names another field
 
 
@@ -51,15 +47,16 @@ class Composer:
     """
 
     def __init__(self, config_dir: str | None = None) -> None:
-        path = create_config_search_path(str(CONF))
+        path, folders = create_config_search_path(str(CONF)), [CONF]
         if config_dir is not None:
+            folders.append(Path(config_dir))
             path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", anchor="schema")
             own_workloads.register_named(Path(config_dir))
         described = {path.stem for path in (CONF / "impl").glob("*.yaml")}
         for name in sorted(set(kernel_names()) - described):  # their only fields are ``args`` and ``rev``
             own_workloads.store("impl", {"name": name, "args": {}, "rev": None}, provider="kernels")
         self._loader = ConfigLoaderImpl(config_search_path=path)
-        self._files = self._loader.repository = _ReadOnce(self._loader.repository, config_dir)  # type: ignore[assignment]
+        self._files = self._loader.repository = _ReadOnce(self._loader.repository, folders)  # type: ignore[assignment]
         self._parser = OverridesParser.create(config_loader=self._loader)
         self._parsed: dict[str, Override] = {}
         self._group_exists = cache(self._loader.repository.group_exists)
@@ -130,9 +127,7 @@ class Composer:
         template = self._template(tuple(line for line, setting in settings.items() if setting is None))
         config = template.fill(dict(filter(None, settings.values()))) if template else None
         if config is None:
-            composed = self(lines)
-            _check_length(OmegaConf.to_container(composed, resolve=False))
-            config = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+            config = OmegaConf.to_container(self(lines), resolve=True)  # type: ignore[assignment]
         return dict(config or {})
 
     def _setting(self, line: str) -> tuple[Keys, object] | None:
@@ -206,9 +201,8 @@ class Composer:
 class _ReadOnce:
     """Hydra's repository of YAML files, which reads each file once instead of in each composition."""
 
-    def __init__(self, repository: ConfigRepository, config_dir: str | None) -> None:
-        self._repository = repository
-        self._config_dir = config_dir
+    def __init__(self, repository: ConfigRepository, folders: Sequence[Path]) -> None:
+        self._repository, self._folders = repository, folders
         self._results: dict[str, ConfigResult | None] = {}
 
     def load_config(self, config_path: str) -> ConfigResult | None:
@@ -228,9 +222,12 @@ class _ReadOnce:
 
     def _read(self, path: str) -> ConfigResult | None:
         if path not in self._results:
-            if self._config_dir and (file := Path(self._config_dir, f"{path}.yaml")).is_file():
-                _check_size(file)
-            self._results[path] = self._repository.load_config(path)
+            try:
+                self._results[path] = self._repository.load_config(path)
+            except YAML_ERRORS:
+                for folder in self._folders:
+                    check_yaml(folder / f"{path}.yaml")
+                raise
         return self._results[path]
 
     def __deepcopy__(self, _: object) -> _ReadOnce:  # by each composition
@@ -269,45 +266,6 @@ class _Template:
         except (KeyError, TypeError):  # no such field
             return None
         return config
-
-
-def _check_size(file: Path) -> None:
-    """Raise BadInput if a YAML file is nested deeper than any config, or its aliases stand for more values."""
-    try:
-        count, depth = _extent(yaml.safe_load(file.read_bytes()), {})
-    except RecursionError:
-        count, depth = 0, math.inf
-    except YAML_ERRORS:  # reported where it is read
-        return
-    if depth > DEEPEST:  # OmegaConf takes forever to say so
-        raise BadInput(f"{file}: nested too deeply, or contains itself")
-    if count > MOST_VALUES:
-        raise BadInput(f"{file}: its aliases stand for {count:,} values; a config takes at most {MOST_VALUES:,}")
-
-
-def _extent(value: object, known: dict[int, tuple[int, float]]) -> tuple[int, float]:
-    """Return how many values ``value`` has at all depths, where an alias counts as what it stands for, and how deep."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if id(value) not in known:
-        known[id(value)] = 0, math.inf  # within itself
-        extents = [_extent(item, known) for item in inner]
-        known[id(value)] = 1 + sum(count for count, _ in extents), 1 + max((depth for _, depth in extents), default=0)
-    return known[id(value)]
-
-
-def _check_length(config: Any) -> None:
-    """Raise BadInput if the interpolations of a field stand for a text that is longer than any config's."""
-    texts = {".".join(field): str(value) for field, value in _leaves(config)}
-
-    @cache
-    def length(field: str, depth: int = 0) -> int:
-        text = texts.get(field, "")
-        if depth > len(texts):
-            return 0  # it contains itself, which OmegaConf says
-        return len(text) + sum(length(name, depth + 1) for name in REFERENCE.findall(text))
-
-    if longest := next((field for field in texts if "${" in texts[field] and length(field) > MOST_CHARACTERS), ""):
-        raise BadInput(f"{longest}: its interpolations stand for more than {MOST_CHARACTERS:,} characters")
 
 
 def _parent(config: dict[str, Any], field: Keys) -> dict[str, Any]:

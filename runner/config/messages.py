@@ -10,18 +10,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import yaml
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError, YAMLError
 
-from ..records.bad_input import choices
+from ..records.bad_input import BadInput, choices
 from ..records.options import CONF
 from .grid import BESIDE, FIRST_LINE, having_argument, is_field
 
 SEVERAL = ("measure", "log", "shapes")  # groups with several options in a config
 # Errors from reading a YAML file. PyYAML raises LookupError for !!bool x, and AttributeError for !!timestamp x.
-YAML_ERRORS = (OSError, ValueError, RecursionError, LookupError, AttributeError, YAMLError, OmegaConfBaseException)
+YAML_ERRORS = (OSError, ValueError, RecursionError, LookupError, AttributeError, yaml.YAMLError, OmegaConfBaseException)
 EXPERIMENT = "experiment/"  # where Hydra looks for a group that an experiment's defaults name without a slash
 PACKAGE = re.compile(r"^# @package ([\w.]+)", re.MULTILINE)  # a YAML file's fields go there, else under its group
 
@@ -33,13 +32,8 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
     """
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _no_such_option(error.missing_cfg_file or "", error.options, folders, words)
-    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}"
     if isinstance(error, RecursionError):
-        return "a YAML file or a value is nested too deeply, or contains itself"
-    if not isinstance(error, HydraException | OmegaConfBaseException) and (message := not_yaml(error, folders)):
-        return message
+        return "a value is nested too deeply, or contains itself"
     if isinstance(error, OverrideParseException):
         return _no_override(error, words)
     text, cause = str(error), error
@@ -62,21 +56,19 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def not_yaml(error: BaseException, folders: Iterable[Path]) -> str:
-    """Return the YAML file of ``folders`` that raises ``error`` when it is read, with the reason; "" if none does."""
-    for path in _files(folders):
-        try:
-            OmegaConf.load(path)
-        except type(error) as same:
-            if str(same) == str(error):
-                return f"{path}: not valid YAML: {str(error).partition(chr(10))[0]}"
-        except YAML_ERRORS:  # another error, reported where the file is chosen
-            continue
-    return ""
-
-
-def _files(folders: Iterable[Path]) -> Iterator[Path]:
-    return (path for folder in folders for path in sorted(folder.glob("*/*.yaml")))
+def check_yaml(file: Path) -> None:
+    """Raise BadInput, with the reason, if ``file`` exists and is not a YAML file."""
+    try:
+        OmegaConf.load(file)
+    except FileNotFoundError:
+        return
+    except RecursionError:
+        raise BadInput(f"{file}: nested too deeply, or contains itself") from None
+    except YAML_ERRORS as error:
+        where, reason = str(file), str(error).partition("\n")[0]
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+            where, reason = f"{file}, line {error.problem_mark.line + 1}", str(error.problem)
+        raise BadInput(f"{where}: not valid YAML: {reason}") from None
 
 
 def _no_override(error: OverrideParseException, words: Sequence[str]) -> str:
@@ -186,7 +178,7 @@ def _meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
 def _fields(folders: Iterable[Path]) -> dict[str, tuple[str, list[str]]]:
     """Return the fields of all options, as ``workload.layers``, with their group and the options that have them."""
     by_field: dict[str, tuple[str, list[str]]] = {}
-    for path in _files(folders):
+    for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
         try:
             text = path.read_text(encoding="utf-8")
             values = yaml.safe_load(text)
