@@ -37,7 +37,7 @@ def measured(run: Run, image: str) -> str:
     known = [device, str(facts.get("started", ""))[:10], versions, f"commit {run.commits}" if run.commits else ""]
     said = "\n".join(f"- {escaped(one)}" for one in answers(run))
     parts = ["## Measured", ", ".join(filter(None, known)) + ".", said]
-    parts += [f"![{run.title}]({image})"] if image else []
+    parts += [f"![{run.plan.name}]({image})"] if image else []
     return "\n\n".join([*parts, markdown_of(case_table(run, run.lines)).strip()]) + "\n"
 
 
@@ -46,7 +46,7 @@ def image_of(run: Run) -> dict[str, Any] | None:
 
     It is a roofline or memory if the analyses ask for that, else the times. None: nothing to draw.
     """
-    asked = {one.name: one.fields.get("column") for one in reversed(run.conclusion)}  # the first of a name counts
+    asked = {one.name: one.fields.get("column") for one in reversed(run.plan.conclusion)}  # the first of a name counts
     kind = "roofline" if "roofline" in asked else "memory" if "peak_mem_bytes" in asked.values() else "time"
     drawn = [one for one in charts([run]) if one.kind == kind]
     most = max((len(one.data) for one in drawn), default=0)
@@ -61,9 +61,9 @@ def image_of(run: Run) -> dict[str, Any] | None:
 
 def write(run: Run, docs: Path) -> Path:
     """Write the page of ``run`` below ``docs``, and return its path. Raises BadInput if it is not there."""
-    page, image = docs / "studies" / f"{run.title}.md", docs / "images" / f"study-{run.title}.svg"
+    page, image = docs / "studies" / f"{run.plan.name}.md", docs / "images" / f"study-{run.plan.name}.svg"
     if not page.is_file():
-        raise BadInput(f"{run.folder}: {run.title} has no page {page}; write it first")
+        raise BadInput(f"{run.folder}: {run.plan.name} has no page {page}; write it first")
     if drawn := image_of(run):
         image.parent.mkdir(exist_ok=True)
         image.write_text(convert().vegalite_to_svg(drawn), encoding="utf-8")

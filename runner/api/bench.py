@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 from ..findings.lines import Line
 from ..findings.run import Run
 from ..measure.columns import column_of, known_columns
-from ..records.case import Scalar
+from ..records.case import BENCH, Choice, Scalar
 from ..records.figures import interval, is_number
 from ..records.paired_rounds import PairedRounds as Rounds
 from ..records.plain_text import encodable
+from ..records.plan import Plan
 from ..records.row import Row
 from .rows import Rows, scalar
 
@@ -225,6 +226,12 @@ def name_of(function: Any) -> str:
 # --- results ---
 
 
+def run_of(rows: Sequence[Row], rounds: Sequence[Rounds] = (), baseline: str | None = None) -> Run:
+    """Return the run of a program's functions, which has no folder yet."""
+    cases = tuple(row.case for row in rows)
+    return Run(Path(), Plan(cases=cases, name=BENCH, baseline=baseline, launcher=Choice(BENCH, {})), rows, rounds)
+
+
 @dataclass(frozen=True, repr=False)
 class Timing:
     """The time of one call. Times are in us; one that was not measured is None."""
@@ -279,8 +286,7 @@ class Timing:
         """Write it as a run of one case, as ``Comparison.save`` does, and return the folder."""
         from .saved import save
 
-        rows = [] if self.row is None else [self.row]
-        return save(Run(Path(), rows, [], cases=[row.case for row in rows]), name, output_dir)
+        return save(run_of([] if self.row is None else [self.row]), name, output_dir)
 
     def __repr__(self) -> str:
         (_, time), *others = self._figures()
@@ -335,8 +341,7 @@ class Comparison(Sequence[Compared]):
         samples: Mapping[str, Sequence[float]],
     ) -> None:
         self.baseline, self._samples = baseline, samples
-        cases = [row.case for row in rows]
-        self.run = Run(Path(), rows, rounds, baseline=baseline, title="bench", cases=cases)
+        self.run = run_of(rows, rounds, baseline)
 
     @property
     def lines(self) -> Sequence[Line]:

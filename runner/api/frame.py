@@ -37,7 +37,8 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
 
     if not folders:
         raise BadInput(f"no folder is given; give one or more, as {EXAMPLE}")
-    runs = [read_run(folder).against(baseline) for folder in chain.from_iterable(map(_named, folders))]
+    runs = [read_run(folder) for folder in chain.from_iterable(map(_named, folders))]
+    runs = runs if baseline is None else [run.with_plan(baseline=baseline) for run in runs]
     for run in runs:
         if run.unreadable:
             warnings.warn(f"{run.folder}: unreadable records in its journal, left out: {run.unreadable}", stacklevel=2)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ def bench(request: pytest.FixtureRequest) -> Callable[..., Any]:
     def timed(*given: Any, **options: Any) -> Any:
         found = timer.bench(*given, **options)
         if isinstance(found, timer.Comparison):
-            request.config.stash[RUNS].append(replace(found.run, title=request.node.nodeid))
+            request.config.stash[RUNS].append(found.run.with_plan(name=request.node.nodeid))
         if request.config.getoption("--runner-save"):
             found.save(as_name(request.node.nodeid), request.config.getoption("--runner-output-dir"))
         return found

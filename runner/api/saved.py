@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..findings.run import Run
 from ..records.case import BENCH, CaseRecord, Choice
 from ..records.paired_rounds import PairedRounds
-from ..records.plan import NAME, NAME_RULE, Plan
+from ..records.plan import NAME, NAME_RULE
 
 if TYPE_CHECKING:
     from ..records.row import Row
@@ -45,18 +45,10 @@ def save(run: Run, name: str, output_dir: str | Path) -> Path:
     run = _named(run, name)
     fingerprints, repositories = Fingerprints(), Repositories()
     run = replace(run, rows=[_traced(row, fingerprints, repositories) for row in run.rows])
-    plan = Plan(
-        cases=tuple(run.cases),
-        name=name,
-        baseline=run.baseline,
-        output_dir=str(output_dir),
-        launcher=Choice(BENCH, {}),
-        log=(),
-    )
     facts = {**run_folder.environment(["python", *sys.argv]), "worker": identity.describe()}
     folder = run_folder.claim(str(output_dir), name)
     try:
-        run_folder.write_plan(folder, plan, plan.cases)
+        run_folder.write_plan(folder, run.plan, run.plan.cases)
         run_folder.write_environment(folder, facts)
         with Journal(folder) as journal:
             for row in run.rows:
@@ -93,10 +85,10 @@ def _named(run: Run, name: str) -> Run:
         arguments = {} if "n" in workload.fields else {"args": workload.name}
         return Choice(name, {**arguments, **workload.fields})
 
-    cases = {case.key: replace(case, workload=renamed(case.workload)) for case in run.cases}
+    cases = {case.key: replace(case, workload=renamed(case.workload)) for case in run.plan.cases}
     rows = [replace(row, case=cases[row.case.key]) for row in run.rows]
     rounds = [_moved(each, cases) for each in run.rounds]
-    return replace(run, rows=rows, rounds=rounds, cases=list(cases.values()), title=name)
+    return replace(run, plan=replace(run.plan, name=name, cases=tuple(cases.values())), rows=rows, rounds=rounds)
 
 
 def _moved(rounds: PairedRounds, cases: Mapping[str, CaseRecord]) -> PairedRounds:

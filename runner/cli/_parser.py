@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -148,4 +147,4 @@ def read_runs(options: argparse.Namespace) -> list[Run]:
         return runs
     names = [name for name in columns.strip("[]").split(",") if name]
     shown = check_columns(names, {name for run in runs for row in run.rows for name in row.metrics})
-    return [replace(run, columns=shown) for run in runs]
+    return [run.with_plan(columns=shown) for run in runs]

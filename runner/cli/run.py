@@ -158,7 +158,7 @@ def conclude(
 
     """
     from ..findings.flat import flat_records
-    from ..findings.past import every_case
+    from ..findings.past import with_cases
     from ..findings.run import Run
     from ..records.columns import DEVICE
     from ..report.case_table import case_table
@@ -171,9 +171,9 @@ def conclude(
     (rows, rounds), out, folder, plan = session.grid(), console(), session.folder, session.plan
     published = [] if session.rows else run_folder.published(folder)
     sessions = run_folder.earlier_sessions(folder) if {*plan.columns} & {*DEVICE} else ()  # they know the device
-    run = Run.of_plan(plan, folder, rows, rounds, sessions=sessions)
+    run = Run(folder, plan, rows, rounds, sessions=sessions)
     every = session.everything()  # also rows that are in no table of this session
-    whole = run if len(every) == len(rows) else replace(run, rows=every, cases=every_case(plan.cases, every))
+    whole = run if len(every) == len(rows) else replace(run, rows=every, plan=with_cases(plan, every))
     reports: dict[str, Callable[[], Sequence[Any]]] = {
         "terminal": lambda: terminal_report(run, out.width),
         "csv": lambda: keep(folder / ROWS, csv_text(flat_records(whole.lines))),

@@ -98,8 +98,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 def _records(run: Run, lines: Sequence[Line], options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     """Yield the records with all columns of rows.csv, or with those that name the case and those that were chosen."""
     settings = {name for line in lines for name in run.names.settings(line.case)}
-    kept = {"workload", "impl", "status", *settings, *run.columns}
+    kept = {"workload", "impl", "status", *settings, *run.plan.columns}
     for record in fastest_table.fastest_records(run, lines) if options.fastest else flat_records(lines):
-        if run.columns and not options.fastest:
+        if run.plan.columns and not options.fastest:
             record = {name: value for name, value in record.items() if name in kept or "." in name}
         yield {"run": run.name, **record} if len(options.runs) > 1 else record

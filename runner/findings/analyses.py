@@ -175,7 +175,7 @@ def parts(run: Run) -> Iterator[str]:
     """
     names = (*OTHERS, *(name for name in PHASES if name not in ("forward", "backward")))
     for heading, lines in _problems(run).items():
-        line = next((line for line in lines if line.case.impl.name == run.baseline), lines[0])
+        line = next((line for line in lines if line.case.impl.name == run.plan.baseline), lines[0])
         known = {name: us for name in names if (us := line.value(f"profile_{name}_us")) and line.time_us}
         if {*known}.difference({"loss", *PHASES}):  # other parts of compiled code are not known
             texts = [f"{name} {figure(us, 'us')} ({100 * us / line.time_us:.0f} %)" for name, us in known.items()]

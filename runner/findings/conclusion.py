@@ -104,9 +104,9 @@ def analyses() -> dict[str, Callable[..., Iterable[str]]]:
 def answers(run: Run) -> list[str]:
     """Return what the analyses of ``run`` say, a sentence or two each."""
     sentences: list[str] = []
-    for analysis in run.conclusion:
+    for analysis in run.plan.conclusion:
         try:
-            arguments = check(analysis, run.cases)
+            arguments = check(analysis, run.plan.cases)
         except BadInput as error:  # an analysis that this project does not have
             sentences.append(str(error))
             continue

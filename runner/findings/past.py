@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..device.files import no_link
 from ..records import untrusted
 from ..records.bad_input import BadInput
-from ..records.case import CaseRecord, Choice
+from ..records.case import CaseRecord
 from ..records.plan import Plan
 from ..records.row import HARMLESS, Row
 from ..records.settings import Settings
@@ -47,13 +48,13 @@ def read_run(of: str | Path, output_dir: str = OUTPUTS) -> Run:
     try:
         plan = run_folder.read_plan(folder)
     except FileNotFoundError:  # a journal alone
-        plan = Plan(cases=(), name=folder.name, baseline=None, output_dir="", launcher=Choice("local", {}), log=())
+        plan = Plan(cases=(), name=folder.name)
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder / run_folder.PLAN} cannot be read ({error})") from None
-    cases = every_case(plan.cases, contents.rows.values())
-    rows = [contents.rows[case.key] for case in cases if case.key in contents.rows]
-    facts = {"sessions": run_folder.earlier_sessions(folder), "unreadable": contents.unreadable}
-    return Run.of_plan(plan, folder, rows, contents.rounds, cases=cases, **facts)
+    plan = with_cases(plan, contents.rows.values())
+    rows = [contents.rows[case.key] for case in plan.cases if case.key in contents.rows]
+    sessions = run_folder.earlier_sessions(folder)
+    return Run(folder, plan, rows, contents.rounds, sessions=sessions, unreadable=contents.unreadable)
 
 
 def read_runs(folders: Sequence[str | Path], output_dir: str = OUTPUTS) -> list[Run]:
@@ -68,9 +69,10 @@ def read_runs(folders: Sequence[str | Path], output_dir: str = OUTPUTS) -> list[
     return runs
 
 
-def every_case(planned: Iterable[CaseRecord], rows: Iterable[Row]) -> list[CaseRecord]:
-    """Return the cases of ``planned`` and of ``rows``, each once."""
-    return list({case.key: case for case in (*planned, *(row.case for row in rows))}.values())
+def with_cases(plan: Plan, rows: Iterable[Row]) -> Plan:
+    """Return ``plan`` with the cases of ``rows`` after its own, each once."""
+    cases = {case.key: case for case in (*plan.cases, *(row.case for row in rows))}
+    return replace(plan, cases=tuple(cases.values()))
 
 
 def run_folders(output_dir: str = OUTPUTS) -> list[Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..device import identity
-from ..records.case import CaseRecord, Choice
+from ..records.case import CaseRecord
 from ..records.columns import DEVICE
 from ..records.paired_rounds import PairedRounds
 from ..records.plan import Plan
@@ -28,34 +28,12 @@ class Run:
     """A run, as its folder holds it."""
 
     folder: Path
+    plan: Plan  # with the cases of all rows
     rows: Sequence[Row]  # the last row of each case, in the order of the plan
-    rounds: Sequence[PairedRounds]
+    rounds: Sequence[PairedRounds] = ()
     _: KW_ONLY
-    baseline: str | None = None  # its own setting
-    columns: Sequence[str] = ()  # those that its table shows; empty: the usual ones
     sessions: Sequence[Mapping[str, Any]] = ()  # facts about machine, versions and command, one per session
     unreadable: int = 0  # records of its journal that are damaged or cut off
-    title: str = ""  # the name of the run
-    cases: Sequence[CaseRecord] = ()  # of its plan, and those of its rows
-    question: str | None = None  # that an experiment asks
-    conclusion: Sequence[Choice] = ()  # analyses that answer it, of runner.findings.analyses
-
-    @classmethod
-    def of_plan(
-        cls, plan: Plan, folder: Path, rows: Sequence[Row], rounds: Sequence[PairedRounds], **facts: Any
-    ) -> Run:
-        """Return a run of ``plan``. ``facts``: the fields that no plan has, and the cases, if they are others."""
-        return cls(
-            folder,
-            rows,
-            rounds,
-            baseline=plan.baseline,
-            columns=plan.columns,
-            title=plan.name,
-            question=plan.question,
-            conclusion=plan.conclusion,
-            **{"cases": plan.cases, **facts},
-        )
 
     @property
     def name(self) -> str:
@@ -81,12 +59,13 @@ class Run:
     def lines(self) -> list[Line]:
         """One line per case, against the run's own baseline, with the properties of its device that are asked for."""
         rows = self.rows
-        if wanted := {*self.columns} & {*DEVICE}:
+        if wanted := {*self.plan.columns} & {*DEVICE}:
             facts = (identity.device_columns(self.worker(row)).items() for row in rows)
             known = [{name: value for name, value in each if name in wanted} for each in facts]
             rows = [replace(row, metrics={**row.metrics, **each}) for row, each in zip(rows, known, strict=True)]
         done = {row.case.key for row in rows}
-        return derive_lines(rows, self.baseline, self.rounds, [case for case in self.cases if case.key not in done])
+        missing = [case for case in self.plan.cases if case.key not in done]
+        return derive_lines(rows, self.plan.baseline, self.rounds, missing)
 
     def worker(self, row: Row) -> Mapping[str, Any]:
         """Return the facts about the device of ``row``, by the last session that knows it; empty if none does."""
@@ -102,7 +81,7 @@ class Run:
     @cached_property
     def names(self) -> Names:
         """Labels of its cases."""
-        return Names(self.cases or [row.case for row in self.rows])
+        return Names(self.plan.cases)
 
     def rows_of(self, lines: Iterable[Line]) -> list[Row]:
         """Return the rows behind ``lines``, of which each may have several replicas."""
@@ -113,7 +92,7 @@ class Run:
         """Return its name and the devices of ``rows``, then the constant fields of each workload that are not plain."""
         ran = [row for row in rows if row.device != "cpu" or row.case.settings.device != "cuda"]  # there, a GPU lacks
         devices = replace(self, rows=ran).devices
-        lines = [f"{self.title} on {devices}" if devices else self.title]
+        lines = [f"{self.plan.name} on {devices}" if devices else self.plan.name]
         shown = {row.case.workload.name for row in rows}
         for workload in self.names.constants:
             if workload in shown and (told := self.names.constant(workload)):
@@ -125,19 +104,20 @@ class Run:
 
     def outcome(self, rows: Sequence[Row]) -> str:
         """Return how ``rows`` ended: ``12 cases: 9 ok (2 contended), 3 not run``, ``4 of 12 cases: 4 ok``."""
-        total = f"{len(self.cases)} case{'s' * (len(self.cases) != 1)}"
+        planned = len(self.plan.cases)
+        total = f"{planned} case{'s' * (planned != 1)}"
         counts = Counter(row.status for row in rows)
         odd = Counter(word for row in rows if row.status == "ok" and (word := verdict(row)) != "ok")
         doubts = f" ({', '.join(f'{count} {word}' for word, count in odd.items())})" if odd else ""
         ended = [f"{count} {status}{doubts if status == 'ok' else ''}" for status, count in counts.items()]
         if len(rows) < len(self.rows):
             return f"{len(rows)} of {total}: {', '.join(ended)}".removesuffix(": ")
-        missing = [f"{count} not run"] if (count := len(self.cases) - len(rows)) else []
+        missing = [f"{count} not run"] if (count := planned - len(rows)) else []
         return f"{total}: {', '.join([*(ended or ['no case done']), *missing])}"
 
-    def against(self, baseline: str | None) -> Run:
-        """Return the run with another baseline, or the same if that is None."""
-        return self if baseline is None else replace(self, baseline=baseline)
+    def with_plan(self, **fields: Any) -> Run:
+        """Return the run with other ``fields`` of its plan."""
+        return replace(self, plan=replace(self.plan, **fields))
 
 
 def joint(runs: Sequence[Run]) -> Names:
@@ -151,10 +131,9 @@ def joint(runs: Sequence[Run]) -> Names:
 
 def _cases(run: Run) -> list[CaseRecord]:
     """Return the cases of ``run``, without settings that are the same in all of them."""
-    cases = list(run.cases or (row.case for row in run.rows))
-    if any(run.names.settings(case) for case in cases):
-        return cases
-    return [replace(case, measures=(), settings=NEUTRAL) for case in cases]
+    if any(run.names.settings(case) for case in run.plan.cases):
+        return list(run.plan.cases)
+    return [replace(case, measures=(), settings=NEUTRAL) for case in run.plan.cases]
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:

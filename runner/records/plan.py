@@ -11,6 +11,7 @@ from .row import Status
 
 Part = Literal["sources", "versions", "device", "measure"]  # of what a row is valid for
 PARTS: tuple[Part, ...] = get_args(Part)
+LOCAL = Choice("local", {})  # the launcher
 NAME = re.compile(r"\w[\w.+-]{0,99}")  # of a run
 NAME_RULE = "it names a folder, so give letters, digits and . _ + -, 100 at most"
 
@@ -31,10 +32,10 @@ class Plan:
 
     cases: tuple[CaseRecord, ...]  # the cases of one problem stand together
     name: str  # of the run's folder
-    baseline: str | None  # label of the implementation that speed-ups are against; None: torch, else the first correct
-    output_dir: str
-    launcher: Choice
-    log: tuple[Choice, ...]  # reporters beside the terminal and rows.csv
+    baseline: str | None = None  # label of what speed-ups are against; None: torch, else the first correct
+    output_dir: str = ""
+    launcher: Choice = LOCAL
+    log: tuple[Choice, ...] = ()  # reporters beside the terminal and rows.csv
     columns: tuple[str, ...] = ()  # shown on the terminal; empty: the usual ones
     question: str | None = None  # that the run answers
     conclusion: tuple[Choice, ...] = ()  # analyses of runner.findings.analyses that answer it

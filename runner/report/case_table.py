@@ -106,7 +106,7 @@ def case_table(run: Run, lines: Sequence[Line]) -> Table:
     """Return the table that the terminal shows of ``lines`` of ``run``, with all its columns, footnotes and notes."""
     names, rows = run.names, run.rows_of(lines)
     notes = [*footnotes(lines, names), *row_notes([line.row for line in lines], names), f"{run.outcome(rows)}."]
-    return replace(table_of(lines, names, run.columns), title=run.heading(rows, FILE_WIDTH), notes=notes)
+    return replace(table_of(lines, names, run.plan.columns), title=run.heading(rows, FILE_WIDTH), notes=notes)
 
 
 def words(table: Table, text: str = "") -> dict[str, str]:

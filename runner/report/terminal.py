@@ -32,7 +32,7 @@ def terminal_report(run: Run, width: int, chosen: Sequence[Line] | None = None) 
     rows, names = run.rows if chosen is None else run.rows_of(lines), run.names
     report: list[Text | str] = []
     if lines:
-        report.append(styled_table(lines, names, width, run.columns, run.heading(rows, width)))
+        report.append(styled_table(lines, names, width, run.plan.columns, run.heading(rows, width)))
     report += summaries(run.folder, rows, names)
     if any(choice.fields.get("reference") for row in rows for choice in row.case.measures):
         from .reference_table import reference_tables
@@ -40,7 +40,7 @@ def terminal_report(run: Run, width: int, chosen: Sequence[Line] | None = None) 
         report += [f"\n{heading}\n{text}" for heading, text in reference_tables(run.folder, rows, names)]
     report += row_notes([line.row for line in lines], names, run.folder)
     report += large_files(run.folder, rows, names)
-    if run.conclusion and chosen is None:
+    if run.plan.conclusion and chosen is None:
         report += _conclusion(run)
     return [*report, f"{run.outcome(rows)}. Results: {run.folder}"]
 
@@ -50,7 +50,7 @@ def _conclusion(run: Run) -> list[str]:
     from ..findings.conclusion import answers
 
     listed = [f"- {answer}" for answer in answers(run)]
-    return ["", *([f"Question: {run.question}"] if run.question else []), *listed, ""] if listed else []
+    return ["", *([f"Question: {run.plan.question}"] if run.plan.question else []), *listed, ""] if listed else []
 
 
 def large_files(folder: Path, rows: Sequence[Row], names: Names) -> list[str]:

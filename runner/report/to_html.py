@@ -79,7 +79,7 @@ def page(runs: Sequence[Run], title: str = "", note: str = "", author: str = "")
         "machine": _environment(runs, labels),
         "docs": _docs(),
     }
-    title = title or " and ".join(dict.fromkeys(run.title or run.name for run in runs))
+    title = title or " and ".join(dict.fromkeys(run.plan.name or run.name for run in runs))
     return document("report.html", title, drawn, note, **values)
 
 
@@ -136,7 +136,7 @@ def _table(
     """Return the parts of the table: heads, rows by problem, what they can be chosen by, notes and words."""
     every = [(label, line) for run, label in zip(runs, labels, strict=True) for line in run.lines]
     ordered = list(chain.from_iterable(grouped(every, lambda pair: names.heading(pair[1].case)).values()))
-    lines, chosen = [line for _, line in ordered], runs[0].columns if not runs[1:] else ()
+    lines, chosen = [line for _, line in ordered], runs[0].plan.columns if not runs[1:] else ()
     table = table_of(lines, names, chosen)
     columns = table.names[1:-1]
 

@@ -25,8 +25,8 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
 def _of_run(run: Run) -> Iterator[str]:
     conclusion = conclude(run)
     yield f"## {escaped(run.name)}\n"
-    if run.question:
-        yield f"**{escaped(run.question)}**\n"
+    if run.plan.question:
+        yield f"**{escaped(run.plan.question)}**\n"
     if conclusion.answers:
         yield from [*_items(conclusion.answers), ""]
     for statement in conclusion.findings:

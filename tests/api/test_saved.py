@@ -53,7 +53,7 @@ def test_a_saved_comparison_is_read_as_it_was(compared, tmp_path):
     folder = result.save("softmax", tmp_path)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d-softmax", str(folder.relative_to(tmp_path)))
     run = read_run(folder)
-    assert (run.title, run.baseline, run.unreadable, run.devices) == ("softmax", "torch", 0, "cpu")
+    assert (run.plan.name, run.plan.baseline, run.unreadable, run.devices) == ("softmax", "torch", 0, "cpu")
     for line, was in zip(run.lines, result.lines, strict=True):
         for column in ("time_us", "speedup", "speedup_low", "vs_baseline", "fastest", "paired", "correct", "verdict"):
             assert line.value(column) == was.value(column)

@@ -23,13 +23,17 @@ from runner.store import journal, run_folder
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def run_of(rows, conclusion=(), rounds=()):
+    plan = Plan(cases=tuple(row.case for row in rows), name="x", conclusion=tuple(conclusion))
+    return Run(Path(), plan, rows, rounds)
+
+
 @pytest.fixture
 def answer(made):
     """``answer(rows, "growth", over=...)``: what that analysis says of the rows."""
 
     def asked(rows, name, rounds=(), **fields):
-        cases = [row.case for row in rows]
-        return answers(Run(Path(), rows, rounds, cases=cases, conclusion=[Choice(name, fields)]))
+        return answers(run_of(rows, [Choice(name, fields)], rounds))
 
     return asked
 
@@ -309,14 +313,14 @@ def test_no_summary_names_a_factor_beside_a_tie(made):
     rows = [
         made.timed(case, us, verdict="contended") for case, us in zip(cases, (100.2, 100.0, 90.0, 90.2), strict=True)
     ]
-    (found,) = conclude(Run(Path(), rows, [], cases=cases)).findings
+    (found,) = conclude(run_of(rows)).findings
     assert found.summary == "gelu: at 2 of 2 the fastest are tied."
 
 
 def test_what_several_analyses_lack_is_said_once(made):
     rows = [absent(made.case("gelu", "torch", {"cols": 8}))]
     asked = [Choice("ranking", {}), Choice("bandwidth", {})]
-    assert len(answers(Run(Path(), rows, [], cases=[rows[0].case], conclusion=asked))) == 1
+    assert len(answers(run_of(rows, asked))) == 1
 
 
 def test_an_analysis_of_another_version_is_named(answer, made):
@@ -347,8 +351,7 @@ def studied(tmp_path, sizes):
     """The folder of a run that has a question, ``lecture_gelu`` by its name."""
     folder, rows = tmp_path / "o" / "2026-01-31" / "10-11-12-x", sizes(samples=20, converged=True)
     folder.mkdir(parents=True)
-    none = Choice("none", {})
-    plan = Plan(cases=tuple(row.case for row in rows), name="x", baseline=None, output_dir="o", launcher=none, log=())
+    plan = Plan(cases=tuple(row.case for row in rows), name="x")
     asked = [Choice("growth", {"over": "workload.size"})]
     run_folder.write_plan(folder, replace(plan, question="How does it grow?", conclusion=tuple(asked)), plan.cases)
     run_folder.write_environment(folder, {"command": "python -m runner", "started": "2026-01-31T10:11:12+0000"})

@@ -63,7 +63,7 @@ def outputs(tmp_path):
             folder = tmp_path / "outputs" / f"2025-01-{day:02d}" / "10-11-12-gelu"
             folder.mkdir(parents=True)
             cases = tuple(one.case for one in rows)
-            plan = Plan(cases=cases, name="gelu", baseline=None, output_dir="o", launcher=Choice("local", {}), log=())
+            plan = Plan(cases=cases, name="gelu")
             run_folder.write_plan(folder, plan, cases)
             facts = {"commit": "f" * 40, "dirty": True, "worker": {"cpu": "A CPU"}}
             run_folder.write_environment(folder, facts)

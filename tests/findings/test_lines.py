@@ -18,6 +18,7 @@ from runner.findings.run import Run
 from runner.records.case import CaseRecord, Choice
 from runner.records.figures import times as factor
 from runner.records.paired_rounds import PairedRounds
+from runner.records.plan import Plan
 from runner.records.row import Row
 from runner.records.settings import Settings
 from runner.report.case_table import styled_table
@@ -408,7 +409,7 @@ def test_none_is_the_fastest_without_a_rival_or_before_all_have_run():
 
 def test_an_outcome_counts_the_verdicts_of_the_cases_that_are_ok():
     rows = [row("torch", 100.0), row("naive", 300.0, verdict="contended"), wrong("triton", 50.0)]
-    run = Run(Path("r"), rows, (), cases=[each.case for each in rows])
+    run = Run(Path("r"), Plan(cases=tuple(each.case for each in rows), name="r"), rows)
     assert run.outcome(rows) == "3 cases: 2 ok (1 contended), 1 wrong"
 
 

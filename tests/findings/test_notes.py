@@ -147,7 +147,7 @@ def test_a_log_tells_such_a_reason_once(capsys):
         row("torch", "wrong", f"y: {count} of 65536 elements wrong: got {got}, want 3", correct=False)
         for count, got in ((57480, 0.000119753), (114704, 7.45227e-05))
     ]
-    plan = Plan(cases=(rows[0].case,), name="gelu", baseline=None, output_dir="o", launcher=Choice("local", {}), log=())
+    plan = Plan(cases=(rows[0].case,), name="gelu")
     with LiveReport(plan, Console(file=sys.stdout), 2) as live:
         for one in rows:
             live.done(one)

@@ -20,6 +20,7 @@ from runner.findings.run import Run
 from runner.findings.run_comparison import compare_runs, compare_values
 from runner.records.case import CaseRecord, Choice
 from runner.records.paired_rounds import PairedRounds
+from runner.records.plan import Plan
 from runner.records.row import Row
 from runner.records.settings import Settings
 from runner.store import run_folder
@@ -49,7 +50,8 @@ def failed(case, status="error", reason="ValueError: no"):
 
 
 def a_run(rows, rounds=(), **facts):
-    return Run(Path("outputs/2025-01-31/10-11-12-gelu"), rows, rounds, sessions=[facts] if facts else [])
+    plan = Plan(cases=tuple(row.case for row in rows), name="gelu")
+    return Run(Path("outputs/2025-01-31/10-11-12-gelu"), plan, rows, rounds, sessions=[facts] if facts else [])
 
 
 def processes(times, **fields):

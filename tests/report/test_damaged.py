@@ -20,7 +20,6 @@ from runner.findings.lines import derive_lines
 from runner.findings.run import Run
 from runner.records import untrusted
 from runner.records.bad_input import BadInput
-from runner.records.case import Choice
 from runner.records.paired_rounds import PairedRounds
 from runner.records.plan import PARTS, Plan, Resume
 from runner.report import reproduce
@@ -73,28 +72,22 @@ def run(made, tmp_path):
         file.rounds(
             PairedRounds({case.key: [1.0, 1.1] * 5 for case in cases}, {case.key: "perf_counter" for case in cases})
         )
-    return folder, Plan(
-        cases=tuple(cases), name="x", baseline=None, output_dir="", launcher=Choice("local", {}), log=()
-    )
-
-
-def past_run(folder, plan, rows, rounds=()):
-    return Run(folder, rows, rounds, baseline=plan.baseline, columns=plan.columns, title=plan.name, cases=plan.cases)
+    return folder, Plan(cases=tuple(cases), name="x")
 
 
 def read_all(folder, plan, contents):
     """Read the folder as the readers of a run do."""
     rows = list(contents.rows.values())
-    run = past_run(folder, plan, rows, contents.rounds)
+    run = Run(folder, plan, rows, contents.rounds)
     printed = "".join(map(str, terminal_report(run, 200))) + csv_text(flat_records(derive_lines(rows, None, [])))
     assert not {"\x1b", "\u202e"} & {*printed}
     json.dumps([chart.whole() for chart in charts([run])], allow_nan=False)
     conclude(run)
-    assert all(map(reproduce.command, run.cases))
-    content = Content(rows, None, contents.rounds)
+    assert all(map(reproduce.command, run.plan.cases))
+    content = Content(run)
     assert content.table()
     assert content.summary()
-    assert content.config({}, {})
+    assert content.config()
     assert all(content.charts(name) is not None for name in content.workloads)
     assert artifact_tables(folder, rows) == {}
 
@@ -173,7 +166,7 @@ def test_an_odd_plan_and_environment_are_one_line(run, plan):
         run_folder.read_plan(folder)
     for text in ("[]", "5", '{"earlier_sessions": 5}', '{"earlier_sessions": [5]}', '{"commit": [1]}', "{"):
         (folder / run_folder.ENVIRONMENT).write_text(text)
-        run = Run(folder, [], [], sessions=run_folder.earlier_sessions(folder))
+        run = Run(folder, Plan(cases=(), name="x"), [], sessions=run_folder.earlier_sessions(folder))
         assert (run.environment.get("hostname"), run.commits) == (None, "")
 
 
@@ -199,7 +192,7 @@ def test_no_file_out_of_the_folder_is_read_or_uploaded(run, tmp_path):
     rows = [replace(row, files=tuple(names)) for row in journal.read_rows(folder)]
     assert not any(kept_files(folder, row) for row in rows)
     assert artifact_tables(folder, rows) == {}
-    assert "secret" not in "".join(map(str, terminal_report(past_run(folder, plan, rows), 200)))
+    assert "secret" not in "".join(map(str, terminal_report(Run(folder, plan, rows), 200)))
 
 
 def test_a_link_in_place_of_a_file_of_the_run_is_not_read(run, tmp_path):

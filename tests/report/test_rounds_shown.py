@@ -62,7 +62,7 @@ def test_the_page_sorts_by_the_time_that_it_shows(run):
 def test_records_keep_the_time_measured_alone_and_have_both(run):
     expected = [(400.0, pytest.approx(300.0)), (190.0, pytest.approx(150.0)), (900.0, None)]
     assert [(each["time_us"], each["paired_time_us"]) for each in flat_records(run.lines)] == expected
-    table = Content(run.rows, None, run.rounds).table()
+    table = Content(run).table()
     places = [table["columns"].index(name) for name in ("time_us", "paired_time_us")]
     assert [tuple(line[place] for place in places) for line in table["data"]] == expected
     (fastest,) = fastest_records(run, run.lines)

@@ -13,6 +13,7 @@ from runner.findings.names import Names
 from runner.findings.run import Run
 from runner.records.case import CaseRecord, Choice
 from runner.records.paired_rounds import PairedRounds
+from runner.records.plan import Plan
 from runner.records.row import Row
 from runner.records.settings import Settings
 from runner.report.case_table import styled_table
@@ -240,7 +241,7 @@ def test_the_line_of_constants_wraps_at_the_width_of_the_terminal(tmp_path):
     fields = {f"field{i}": i for i in range(20)}
     case = CaseRecord(Choice("gelu", fields), Choice("torch", {}), (), Settings("cpu", 0))
     row = Row(case=case, status="ok", device="cpu", metrics={"wall_us": 1.0})
-    run = Run(tmp_path, [row], [], title="gelu", cases=[case])
+    run = Run(tmp_path, Plan(cases=(case,), name="gelu"), [row])
     drawn = terminal_report(run, 60)[0].plain.splitlines()
     assert drawn[0] == "gelu on cpu"
     assert max(map(len, drawn)) <= 60

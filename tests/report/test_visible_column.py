@@ -37,7 +37,7 @@ def test_a_declared_column_is_in_the_terminal_the_page_wandb_bench_and_history(f
     assert "<td data-v=1600>1.6 mJ" in page([run])
     assert "<dt>jolts<dd>jolts of a call" in page([run])
 
-    content = Content(run.rows, None)
+    content = Content(run)
     assert content.title("gelu", "jolts_uj") == "gelu: jolts (uJ) ()"
     assert content.charts("gelu")["jolts_uj"] == {"torch": [(8.0, 800.0), (16.0, 1600.0)]}
 

@@ -1,10 +1,19 @@
 """What a W&B run says, in grids that are not as plain as one axis of one workload."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from runner.findings.run import Run
+from runner.records.plan import Plan
 from runner.report.wandb.content import Content
+
+
+def content_of(rows, baseline=None):
+    plan = Plan(cases=tuple(row.case for row in rows), name="x", baseline=baseline)
+    return Content(Run(Path(), plan, rows))
+
 
 VARIED = [(None, 20), ("anomaly", 50)]
 
@@ -16,7 +25,7 @@ def test_other_axes_become_part_of_a_lines_label(made):
         for cols in (256, 128)
         for seed in (0, 1)
     ]
-    content = Content(rows, None)
+    content = content_of(rows)
     assert content.x("gelu") == "cols"  # the first axis is not a number
     assert content.title("gelu", "time_us") == "gelu: time (us) (rows=2)"
     labels = [f"torch, dtype={dtype}, seed={seed}" for dtype in ("float32", "float16") for seed in (0, 1)]
@@ -29,7 +38,7 @@ def test_namesakes_are_told_apart_by_their_options(made):
         for of in ("naive", "torch")
         for cols in (1, 2)
     ]
-    content = Content(rows, None)
+    content = content_of(rows)
     assert set(content.charts("gelu")["time_us"]) == {"compiled(of=naive)", "compiled(of=torch)"}
     assert {"gelu/cols=1/speedup/compiled(of=torch)", "gelu/cols=2/speedup/compiled(of=naive)"} <= set(
         content.summary()
@@ -44,18 +53,18 @@ def test_namesakes_are_told_apart_by_their_options(made):
 def test_no_chart_where_no_size_varies(made, field):
     values = {"dtype": ("float32", "float16"), "tf32": (True, False)}[field]
     rows = [made.timed(made.case("gelu", "torch", {"cols": 8, field: value}), 1.0) for value in values]
-    content = Content(rows, None)
+    content = content_of(rows)
     assert content.charts("gelu") == {}
     assert content.history("gelu") == []
 
 
 def test_a_figure_nobody_has_is_not_charted(made):
     rows = [made.timed(made.case("gelu", "torch", {"cols": cols}), 1.0, flops=None) for cols in (1, 2)]
-    assert set(Content(rows, None).charts("gelu")) == {"time_us", "gbps"}
+    assert set(content_of(rows).charts("gelu")) == {"time_us", "gbps"}
 
 
 def test_a_single_case_is_summed_up_under_its_workload(made):
-    content = Content([made.timed(made.case("gelu", "torch", {"cols": 8}), 4.0)], None)
+    content = content_of([made.timed(made.case("gelu", "torch", {"cols": 8}), 4.0)])
     summary = {"cases/total": 1, "cases/ok": 1, "cases/failed": 0}
     assert content.summary() == summary | {
         "gelu/fastest": "torch",
@@ -68,7 +77,7 @@ def test_a_single_case_is_summed_up_under_its_workload(made):
 
 def test_points_that_differ_in_their_measurement_alone_do_not_share_a_key(made):
     cases = [made.case("gelu", "torch", {"cols": 8}).with_settings(time_wrong=flag) for flag in (False, True)]
-    summary = Content([made.timed(case, us) for case, us in zip(cases, (4.0, 5.0), strict=True)], None).summary()
+    summary = content_of([made.timed(case, us) for case, us in zip(cases, (4.0, 5.0), strict=True)]).summary()
     keys = [f"gelu/time_wrong={flag}/fastest_us" for flag in (False, True)]
     assert [summary[key] for key in keys] == [4.0, 5.0]
 
@@ -79,7 +88,7 @@ def test_what_else_varies_is_a_column(made):
         replace(one.with_settings(debug=aid), measures=(replace(one.measures[0], fields={"samples": n}),))
         for aid, n in VARIED
     ]
-    table = Content([made.timed(case, 1.0) for case in cases], None).table()
+    table = content_of([made.timed(case, 1.0) for case in cases]).table()
     found = [
         [cells[table["columns"].index(name)] for cells in table["data"]]
         for name in ("debug", "measure.benchmark.samples")
@@ -90,30 +99,30 @@ def test_what_else_varies_is_a_column(made):
 def test_cases_that_are_tied_are_the_fastest_together(made):
     figures = {"samples": 20, "converged": True}
     cases = [made.timed(made.case("gelu", name, {"cols": 8}), us, **figures) for name, us in (("a", 6.01), ("b", 6.0))]
-    said = Content(cases, None).summary()
+    said = content_of(cases).summary()
     assert (said["gelu/fastest"], said["gelu/fastest_us"]) == ("a, b", 6.0)
 
 
 def test_speedups_are_against_the_baseline_asked_for(made):
     rows = [made.timed(made.case("gelu", name, {"cols": 8}), us) for name, us in (("naive", 6.0), ("torch", 2.0))]
-    assert Content(rows, "naive").summary()["gelu/speedup/torch"] == pytest.approx(3.0)
+    assert content_of(rows, "naive").summary()["gelu/speedup/torch"] == pytest.approx(3.0)
 
 
 def test_a_workloads_field_named_as_a_column_keeps_both(made):
     rows = [made.timed(made.case("gelu", "torch", {"status": "solid", "cols": 8}), 1.0)]
-    table = Content(rows, None).table()
+    table = content_of(rows).table()
     line = dict(zip(table["columns"], table["data"][0], strict=True))
     assert (line["workload.status"], line["status"]) == ("solid", "ok")
 
 
 def test_a_column_of_mixed_values_becomes_text(made):
     rows = [made.timed(made.case("gelu", "torch", {"layout": value}), 1.0) for value in (1, "rows", True, None)]
-    table = Content(rows, None).table()
+    table = content_of(rows).table()
     assert [cells[table["columns"].index("workload.layout")] for cells in table["data"]] == ["1", "rows", "True", None]
 
 
 def test_no_rows_make_an_empty_page():
-    content = Content([], None)
+    content = content_of([])
     assert (content.table()["data"], content.summary()) == ([], {"cases/total": 0, "cases/failed": 0})
 
 
@@ -122,7 +131,7 @@ def test_the_roofline_has_the_measured_peak_beside_each_implementation(made):
         made.timed(made.case("gelu", name, {"cols": 8}), us, flops=8_000_000, bytes_min=1_000_000, **percent)
         for name, us, percent in (("naive", 4.0, {}), ("torch", 2.0, {"pct_of_measured_peak": 50.0}))
     ]
-    content = Content(rows, None)
+    content = content_of(rows)
     assert content.roofline() == {
         "gelu naive": [(8.0, pytest.approx(2.0))],
         "gelu torch": [(8.0, pytest.approx(4.0))],
@@ -131,7 +140,7 @@ def test_the_roofline_has_the_measured_peak_beside_each_implementation(made):
     assert [set(record) for record in content.roofline_history()] == [
         {"roofline/intensity", f"roofline/{name}"} for name in ("gelu naive", "gelu torch", "measured peak")
     ]
-    assert Content(rows[:1], None).roofline() == {}
+    assert content_of(rows[:1]).roofline() == {}
 
 
 def test_figures_that_sort_runs_are_by_implementation(made):
@@ -141,7 +150,7 @@ def test_figures_that_sort_runs_are_by_implementation(made):
         for name, some in times.items()
         for cols, us in zip((1, 2), some, strict=True)
     ]
-    said = Content(rows, None).summary()
+    said = content_of(rows).summary()
     assert said["gelu/geomean_speedup/naive"] == pytest.approx(0.5)  # of 0.25 and 1
     assert (said["gelu/best_us/naive"], said["gelu/best_us/torch"]) == (4.0, 2.0)
     assert said["gelu/fastest_in/torch"] == 2  # tied in one
@@ -150,4 +159,4 @@ def test_figures_that_sort_runs_are_by_implementation(made):
 
 def test_a_wrong_result_has_no_best_time(made):
     rows = [made.timed(made.case("gelu", "naive", {"cols": 8}), 4.0, "wrong")]
-    assert not {key for key in Content(rows, None).summary() if "best_us" in key or "fastest" in key}
+    assert not {key for key in content_of(rows).summary() if "best_us" in key or "fastest" in key}

@@ -12,16 +12,17 @@ from typing import Any
 from ...findings.chart_data import part, roofline_point, swept
 from ...findings.flat import column_names, flat_records
 from ...findings.kept_files import kept_files, read_csv
-from ...findings.lines import WINS, Line, derive_lines
+from ...findings.lines import WINS, Line
 from ...findings.names import Names
+from ...findings.run import Run
 from ...findings.validity import may_win
 from ...measure.columns import column_of, known_columns
 from ...records.case import Scalar
 from ...records.columns import DERIVED
 from ...records.figures import finite, is_number
 from ...records.grouping import grouped
-from ...records.paired_rounds import PairedRounds
 from ...records.row import Row
+from ...store import run_folder
 from ..flat_formats import uniform
 
 ROOFLINE = "roofline"
@@ -33,15 +34,13 @@ Series = dict[str, list[tuple[float, float]]]  # label of a chart's line → its
 
 
 class Content:
-    """What a W&B run shows of ``rows``. ``baseline`` and ``rounds`` are those of ``derive.lines``."""
+    """What a W&B run shows of ``run``."""
 
-    def __init__(self, rows: Sequence[Row], baseline: str | None, rounds: Sequence[PairedRounds] = ()) -> None:
-        self.baseline = baseline
-        self.lines = derive_lines(rows, baseline, rounds)
+    def __init__(self, run: Run) -> None:
+        self.run, self.lines = run, run.lines
         self.rows = [line.row for line in self.lines]
-        self.names = Names([row.case for row in rows])
+        self.names = Names([row.case for row in self.rows])
         self.workloads = list(self.names.axes)
-        self.impls = list(dict.fromkeys(row.case.impl.name for row in rows))
 
     def table(self) -> Table:
         """Return one line per case, whatever its status."""
@@ -130,13 +129,24 @@ class Content:
         """Return in how many problems each implementation is the fastest, or tied for it."""
         return Counter(self.names.impl(line.case) for line in lines if line.fastest in WINS)
 
-    def config(self, run: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         """Return a plain dict: settings of the run, the machine, and what the grid holds."""
         workloads = {
             name: {"constants": self.names.constants[name], "axes": self._axes(name)} for name in self.workloads
         }
-        grid = {"workloads": workloads, "cases": self._cases()}
-        return {"run": dict(run), "environment": dict(environment), **grid, **_machine(self.rows, environment)}
+        return {**self._of_run(self.rows), "workloads": workloads, "cases": self._cases()}
+
+    def case_config(self, line: Line) -> dict[str, Any]:
+        """Return the configuration of one case as a plain dict, with the labels of the whole grid."""
+        case = line.case
+        labels = {"implementation": self.names.impl(case), "problem": self.names.heading(case), "case": case.key}
+        chosen = {"workload": case.workload.to_record(), "impl": case.impl.to_record(), "settings": case.flat_settings}
+        return {**labels, **chosen, **self._of_run([line.row])}
+
+    def _of_run(self, rows: Sequence[Row]) -> dict[str, Any]:
+        environment = self.run.environment
+        settings = {"run": run_folder.plan_settings(self.run.plan), "environment": dict(environment)}
+        return settings | machine(rows, environment)
 
     def _cases(self) -> dict[str, int]:
         return {"total": len(self.rows), **Counter(row.status for row in self.rows)}
@@ -163,16 +173,7 @@ def case_figures(line: Line) -> dict[str, Cell]:
     return {name: _cell(value) for name, value in figures.items() if _cell(value) is not None}
 
 
-def case_config(line: Line, names: Names, head: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of one case as a plain dict, with the labels of the whole grid."""
-    case = line.case
-    labels = {"implementation": names.impl(case), "problem": names.heading(case), "case": case.key}
-    chosen = {"workload": case.workload.to_record(), "impl": case.impl.to_record(), "settings": case.flat_settings}
-    of_run = {"run": dict(head), "environment": dict(environment)}
-    return {**labels, **chosen, **of_run, **_machine([line.row], environment)}
-
-
-def _machine(rows: Sequence[Row], environment: Mapping[str, Any]) -> dict[str, Any]:
+def machine(rows: Sequence[Row], environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what runs are filtered by: device, versions, commit."""
     packages = environment.get("packages")
     known = packages if isinstance(packages, dict) else {}

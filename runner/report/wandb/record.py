@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...device import cache
 from ...findings.conclusion import conclude
 from ...findings.kept_files import kept_files
+from ...findings.lines import Line
 from ...findings.past import read_run
 from ...findings.run import Run
 from ...records.bad_input import BadInput
@@ -31,7 +32,7 @@ from ...store import journal, run_folder
 from .. import to_html
 from ..output import ROWS, TABLE
 from .client import NO_KEY
-from .content import ROOFLINE, Content, Series, artifact_tables, case_config, case_figures
+from .content import ROOFLINE, Content, Series, artifact_tables, case_figures
 from .state import NAME_LENGTH, TAG_LENGTH, State, group_of, read_state, write_state
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class _Recorder:
 
     @cached_property
     def content(self) -> Content:
-        return Content(self.past.rows, self.past.baseline, self.past.rounds)
+        return Content(self.past)
 
     def record(self, page: Mapping[str, Any]) -> State:
         """Record what is new, a sweep with its ``page``, and return what was done. Raises wandb.Error, OSError."""
@@ -104,13 +105,13 @@ class _Recorder:
         past, content, conclusion = self.past, self.content, conclude(self.past)
         sentences = [*conclusion.answers, *(each.summary for each in conclusion.findings), *conclusion.failures]
         run = self._begin(
-            content,
+            content.lines,
             "\n".join(sentences)[:MOST_NOTES],
             id=id_of(past),
             name=(os.environ.get("WANDB_NAME") or past.name)[:NAME_LENGTH],  # <date>/<time>-<name>: the folder
             group=self.settings.group,
             job_type=self.settings.job_type or "sweep",
-            config=content.config(_head(past.folder), past.environment),
+            config=content.config(),
         )
         history = self._new([record for workload in content.workloads for record in content.history(workload)])
         history += self._new(content.roofline_history())
@@ -121,20 +122,19 @@ class _Recorder:
 
     def _record_cases(self) -> tuple[Sequence[str], list[dict[str, Any]]]:
         """Record each case as a run of its own, in a group. Return their folders and the figures that are new."""
-        past, names, recorded, history = self.past, self.content.names, [], []
-        head = _head(past.folder)
-        for line in self.content.lines:
+        past, content, recorded, history = self.past, self.content, [], []
+        for line in content.lines:
             row, figures = line.row, case_figures(line)
             if not (new := self._new([{"case": row.case.key, **figures}])):
                 continue
             history += new
             run = self._begin(
-                Content([row], past.baseline),
+                [line],
                 id=f"{id_of(past)}-{row.case.key}",
-                name=names.case(row.case)[:NAME_LENGTH],
+                name=content.names.case(row.case)[:NAME_LENGTH],
                 group=group_of(past.folder, self.settings.group),
                 job_type=self.settings.job_type or "case",
-                config=case_config(line, names, head, past.environment),
+                config=content.case_config(line),
             )
             run.log({name: value for name, value in figures.items() if is_number(value)}, step=self.earlier.step)
             run.summary.update(figures)
@@ -142,17 +142,18 @@ class _Recorder:
             recorded.append(self._finish(run, failed=row.failed))
         return recorded, history
 
-    def _begin(self, content: Content, notes: str | None = None, **arguments: Any) -> wandb.Run:
-        """Begin a run of W&B that shows ``content``; ``notes`` are those if the user has none."""
+    def _begin(self, lines: Sequence[Line], notes: str | None = None, **arguments: Any) -> wandb.Run:
+        """Begin a run of W&B that shows ``lines``; ``notes`` are those if the user has none."""
         import wandb
 
-        tags = [redact(tag) for tag in (*self.settings.tags, *content.workloads, *content.impls)]
+        workloads, impls = [line.case.workload.name for line in lines], [line.case.impl.name for line in lines]
+        tags = [redact(tag)[:TAG_LENGTH] for tag in dict.fromkeys((*self.settings.tags, *workloads, *impls))]
         return wandb.init(
             mode="offline",
             dir=str(self.into),
             project=self.settings.project,
             entity=self.settings.entity,
-            tags=list(dict.fromkeys(tag[:TAG_LENGTH] for tag in tags)),
+            tags=list(dict.fromkeys(tags)),
             notes=redact(self.settings.notes or notes or "") or None,
             resume="allow",
             settings=wandb.Settings(**QUIET),
@@ -193,14 +194,6 @@ def on_server(run: Run, settings: SimpleNamespace) -> str:
         return str(there.url) if whole else ""
     except (wandb.Error, ValueError, TypeError):
         return ""
-
-
-def _head(folder: Path) -> dict[str, Any]:
-    """Return the settings of the run; {} for a journal alone."""
-    try:
-        return run_folder.plan_settings(run_folder.read_plan(folder, with_cases=False))
-    except (OSError, ValueError):
-        return {}
 
 
 def _page(run: Run) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ...records.redaction import redact
 from ..case_table import case_table
 from ..output import write_file
 from ..table import facts_table, markdown_of, markdown_rows
-from .content import PEAK, ROOFLINE, Content
+from .content import PEAK, ROOFLINE, Content, machine
 from .record import PAGE, id_of
 from .state import PROJECT_LENGTH, Address
 
@@ -100,8 +100,7 @@ def build(request: Request) -> wr.Report:
     logged = []
     for folder, address in zip(request.folders, request.addresses, strict=True):
         run = read_run(folder)
-        content = Content(run.rows, run.baseline, run.rounds)
-        logged.append(Logged(run, content, Address(**address) if address else None))
+        logged.append(Logged(run, Content(run), Address(**address) if address else None))
     several = len(logged) > 1
     blocks: list[Any] = [wr.H2("Conclusion"), wr.UnorderedList(sentences(logged))]
     blocks += [wr.H2("What was asked"), wr.CodeBlock("\n".join(commands(logged)), language="markdown")]
@@ -183,7 +182,7 @@ def sentences(logged: Sequence[Logged]) -> list[str]:
     texts = []
     for run in (each.run for each in logged):
         said = conclude(run)
-        answers = [*([run.question] if run.question else []), *said.answers]
+        answers = [*([run.plan.question] if run.plan.question else []), *said.answers]
         findings = [[finding.summary for finding in said.findings], *(finding.details for finding in said.findings)]
         for part in (answers, *findings, said.unclear, said.failures, said.doubts):
             texts += [f"{run.name}: {text}" if len(logged) > 1 else text for text in part[:MOST_SENTENCES]]
@@ -207,8 +206,8 @@ def results_table(run: Run) -> str:
 
 def _facts(logged: Logged) -> dict[str, str]:
     environment = logged.run.environment
-    config, worker = logged.content.config({}, environment), environment.get("worker")
-    known = {name: config.get(name) or environment.get(name) for name in FACTS}
+    facts, worker = machine(logged.run.rows, environment), environment.get("worker")
+    known = {name: facts.get(name) or environment.get(name) for name in FACTS}
     known |= {name: worker.get(name) for name in WORKER} if isinstance(worker, dict) else {}
     if isinstance(certificate := known.get("certificate"), dict):
         known["certificate"] = f"{certificate.get('passed')} of {certificate.get('of')} passed"
