@@ -143,29 +143,24 @@ def values(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
 
 def waits(run: Run) -> Iterator[str]:
     """Tell how long each rank of a call computes nothing, and what hides collectives, by ``measure=profile``."""
-    for heading, lines in _problems(run).items():
-        for line in lines:
-            idle, share, hidden = (
-                line.value(f"profile_{name}") for name in ("ranks_idle", "ranks_idle_pct", "overlap_pct")
-            )
-            if idle:
-                rest = "no collective ran" if hidden is None else f"{hidden:.0f} % of the time of collectives is hidden"
-                label = f"{heading} {run.names.impl(line.case)}"
-                yield f"{label}: without computation: {idle}, {share:.0f} % of a call in the mean; {rest}."
+    for line in timed_lines(run):
+        idle, share, hidden = (line.value(f"profile_{of}") for of in ("ranks_idle", "ranks_idle_pct", "overlap_pct"))
+        if idle:
+            rest = "no collective ran" if hidden is None else f"{hidden:.0f} % of the time of collectives is hidden"
+            label = run.names.case(line.case)
+            yield f"{label}: without computation: {idle}, {share:.0f} % of a call in the mean; {rest}."
     yield from (f"{sentence}." for sentence in missing_columns(timed_lines(run), ("profile_ranks_idle",)))
 
 
 def operations(run: Run, *, most: int = 5) -> Iterator[str]:
     """Tell which operations take the largest shares of a call, at most ``most`` of them, by ``measure=profile``."""
-    for heading, lines in _problems(run).items():
-        for line in lines:
-            shares = _shares(run, line)
-            shown = {op.removeprefix("aten::")[:LONGEST]: share for op, share in [*shares.items()][:most]}
-            texts = [f"{op} {share:.0f} %" for op, share in shown.items() if share >= 0.5]
-            if texts:
-                where = "CPU" if line.row.device == "cpu" else "GPU"
-                label = run.names.impl(line.case)
-                yield f"{heading} {label}: {', '.join(texts)} of the {where} time, by torch.profiler."
+    for line in timed_lines(run):
+        shares = _shares(run, line)
+        shown = {op.removeprefix("aten::")[:LONGEST]: share for op, share in [*shares.items()][:most]}
+        texts = [f"{op} {share:.0f} %" for op, share in shown.items() if share >= 0.5]
+        if texts:
+            where = "CPU" if line.row.device == "cpu" else "GPU"
+            yield f"{run.names.case(line.case)}: {', '.join(texts)} of the {where} time, by torch.profiler."
 
 
 def parts(run: Run) -> Iterator[str]:
@@ -174,15 +169,14 @@ def parts(run: Run) -> Iterator[str]:
     The phases forward and backward, and the parts of others, are columns.
     """
     names = (*OTHERS, *(name for name in PHASES if name not in ("forward", "backward")))
-    for heading, lines in _problems(run).items():
+    for lines in _problems(run).values():
         line = next((line for line in lines if line.case.impl.name == run.plan.baseline), lines[0])
         known = {name: us for name in names if (us := line.value(f"profile_{name}_us")) and line.time_us}
         if {*known}.difference({"loss", *PHASES}):  # other parts of compiled code are not known
             texts = [f"{name} {figure(us, 'us')} ({100 * us / line.time_us:.0f} %)" for name, us in known.items()]
             share = 100 * sum(known.values()) / line.time_us
             doubt = ", so torch.profiler's calls took longer than benchmark's" if share > 110 else ""
-            label = f"{heading} {run.names.impl(line.case)}"
-            yield f"{label}: {', '.join(texts)}; together {share:.1f} % of its time{doubt}."
+            yield f"{run.names.case(line.case)}: {', '.join(texts)}; together {share:.1f} % of its time{doubt}."
 
 
 def passes(
@@ -271,8 +265,8 @@ def _problems(run: Run) -> dict[str, list[Line]]:
 
 def _series(run: Run, over: str, column: str) -> dict[str, list[Line]]:
     """Return the lines that have ``column`` and differ in the field ``over`` alone, in its order."""
-    every = [line for lines in _problems(run).values() for line in lines]
-    known = [line for line in every if _field(line, over) is not None and (_value(line, column)[0] or 0) > 0]
+    every = [line for line in timed_lines(run) if _field(line, over) is not None]
+    known = [line for line in every if (_value(line, column)[0] or 0) > 0]
     series = grouped(known, lambda line: _without(run, line.case, over))
     for lines in series.values():
         if all(isinstance(_field(line, over), int | float) for line in lines):

@@ -1,14 +1,14 @@
-"""Series: a case on one kind of device over past runs, and its change points, where it has a lasting change.
+"""Series: a case on one kind of device over past runs, with its change points.
 
-These are runs from which all later ones differ from all earlier ones by more than two runs of the same code do. How
-much that is comes from replicas, from what ``verify`` has measured, or from how runs of one commit differ.
+A change point is a run from which all later ones differ from all earlier ones by more than two runs of the same code
+do. How much that is comes from replicas, from what ``verify`` has measured, or from how runs of one commit differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from statistics import median, variance
@@ -75,9 +75,8 @@ class Point:
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """A point at which a series has a lasting change."""
+    """What changes at the first point of a new level."""
 
-    place: int  # of the first point of the new level
     factor: float  # the median from there on over the median before, each up to the next change
     source: Source
     also: str  # what else is different at that point
@@ -91,7 +90,7 @@ class Series:
     device: str
     column: str
     points: Sequence[Point]
-    changes: Sequence[ChangePoint] = ()
+    changes: Mapping[int, ChangePoint] = field(default_factory=dict)  # by the place of the point
     note: str = ""  # why no change can be marked
 
     @cached_property
@@ -119,10 +118,10 @@ def with_change_points(series: Sequence[Series]) -> list[Series]:
         bounds = [0, *places, len(each.points)]
         logs = [[point.log for point in each.points[a:b] if point.log is not None] for a, b in pairwise(bounds)]
         levels = [math.exp(median(stretch or [0.0])) for stretch in logs]
-        changes = [
-            ChangePoint(place, after / before, steps[place][1], _also(each, place))
+        changes = {
+            place: ChangePoint(after / before, steps[place][1], _also(each, place))
             for place, (before, after) in zip(places, pairwise(levels), strict=True)
-        ]
+        }
         judged.append(replace(each, changes=changes, note=_note(each)))
     return judged
 

@@ -35,7 +35,12 @@ SLOW_S, BESIDE_SLOW, FEWEST = 0.05, 7, 5  # a longer call is a sample; calls bes
 OTHER_CALLS = 25  # of a measurement that is not ``benchmark``
 
 
-Work = tuple[CaseRecord, float, float]  # a case, with the operations and bytes of its row
+class Work(NamedTuple):
+    """A case, with the operations and the bytes of its row."""
+
+    case: CaseRecord
+    flops: float
+    moved: float  # bytes
 
 
 class Definition(NamedTuple):
@@ -74,9 +79,9 @@ class Costs:
         if not (defined := self._definition(case)):
             return None
         rate = self._rates.setdefault(device, rates(device))
-        if like and defined.own and (other := self._definition(like[0])):
+        if like and defined.own and (other := self._definition(like.case)):
             growth = defined.numbers / other.numbers
-            defined = defined._replace(flops=like[1] * growth**power, moved=like[2] * growth or defined.moved)
+            defined = defined._replace(flops=like.flops * growth**power, moved=like.moved * growth or defined.moved)
         kind = str(case.workload.fields.get("dtype"))
         call = max(defined.flops / rate.flops.get(kind, rate.flops["float32"]), defined.moved / rate.bytes)
         if case.impl.name == "naive" and not _multiplies(case.workload.name):

@@ -42,19 +42,12 @@ Kind = tuple[str, ...]  # what similar cases share
 class Observed:
     """The seconds of an earlier case; of the reference alone if the label is REFERENCE."""
 
-    case: CaseRecord
+    work: Work
     label: str  # of its implementation
     device: str
     total: float  # without the reference
     cost: Cost = NOTHING  # call 0: it was not timed
     measure: float = 0.0
-    flops: float = 0.0
-    moved: float = 0.0  # bytes
-
-    @property
-    def work(self) -> Work:
-        """The case with its operations and bytes."""
-        return self.case, self.flops, self.moved
 
     @property
     def built_s(self) -> float:
@@ -112,13 +105,13 @@ def estimate(
     These are rows of the same case, on the same device if possible; else of the same workload and implementation, in
     the nearest sizes; else of the same implementation. ``limits``: time limits of the launcher, by name.
     """
-    past = Past(output_dir, most_rows)
+    past = Past(output_dir, limits or {}, most_rows)
     guess = Estimate(rows=past.rows, runs=past.runs)
     for problem in grouped(cases, lambda case: (case.problem, case.replica)).values():
         device = CPU if problem[0].settings.device == CPU else min(devices or [""])
         costs = []
         for case in problem:
-            seconds, cost, basis = past.forecast(case, device, limits or {}, first=case is problem[0])
+            seconds, cost, basis = past.forecast(case, device, first=case is problem[0])
             guess.seconds[case.key] = seconds
             costs.append(cost)
             if basis:
@@ -130,9 +123,10 @@ def estimate(
 class Past:
     """What cases of earlier runs took."""
 
-    def __init__(self, output_dir: str, most_rows: int) -> None:
-        """Read the rows of the newest runs under ``output_dir``."""
+    def __init__(self, output_dir: str, limits: Mapping[str, Any], most_rows: int) -> None:
+        """Read the rows of the newest runs under ``output_dir``. ``limits`` as of ``estimate``."""
         self.rows = self.runs = 0
+        self._limits = limits
         self._costs, self._compiled = Costs(), set[str]()
         self._alike: dict[Kind, list[Observed]] = {}
         for folder in reversed(run_folders(output_dir)):
@@ -140,28 +134,25 @@ class Past:
                 break
             for each in (of_run := list(self._observed(folder))):
                 self.rows += each.label != REFERENCE
-                for _, kind in _kinds(each.case, each.label, each.device):
+                for _, kind in _kinds(each.work.case, each.label, each.device):
                     self._alike.setdefault(kind, []).append(each)
             self.runs += bool(of_run)
 
-    def forecast(
-        self, case: CaseRecord, device: str, limits: Mapping[str, Any], *, first: bool
-    ) -> tuple[float | None, Cost, str]:
+    def forecast(self, case: CaseRecord, device: str, *, first: bool) -> tuple[float | None, Cost, str]:
         """Return the seconds of ``case`` on ``device``, its cost, and of BASES what they are from.
 
         ``first``: of its problem, so that it computes the reference too. None if nothing is known.
         """
         cost, basis = self._costs.of(case, device), DEFINITION
-        if (nearest := self._nearest(case, case.impl_label, device, limits)) is not None:
+        if (nearest := self._nearest(case, case.impl_label, device)) is not None:
             seconds, cost, basis = nearest
         elif cost:
-            seconds = COMPILING_S * self._compiles(case) + _checked_and_measured(case, device, cost, limits)
+            seconds = COMPILING_S * self._compiles(case) + self._checked_and_measured(case, device, cost)
         else:
             return None, NOTHING, ""
         if first:
-            known = self._nearest(case, REFERENCE, device, limits)
-            defined = self._costs.of(case, device)
-            seconds += min(known[0] if known else defined.reference if defined else 0.0, _limit(limits, "check"))
+            known, defined = self._nearest(case, REFERENCE, device), self._costs.of(case, device)
+            seconds += min(known[0] if known else defined.reference if defined else 0.0, self._limit_s("check"))
         return seconds, cost or NOTHING, basis
 
     def _compiles(self, case: CaseRecord) -> bool:
@@ -170,16 +161,22 @@ class Past:
         self._compiled |= {case.workload.name} if first else set()
         return first
 
-    def _nearest(
-        self, case: CaseRecord, label: str, device: str, limits: Mapping[str, Any]
-    ) -> tuple[float, Cost, str] | None:
+    def _limit_s(self, phase: str) -> float:
+        return float(self._limits.get(f"{phase}_limit_s") or inf)
+
+    def _checked_and_measured(self, case: CaseRecord, device: str, cost: Cost, correction: float = 1.0) -> float:
+        """Return the seconds of the first calls, the comparison and the measurements."""
+        limit_s = self._limit_s("measure") * len(case.measures)
+        return CHECKED * cost.call + cost.compare + min(correction * measured_s(case, device, cost), limit_s)
+
+    def _nearest(self, case: CaseRecord, label: str, device: str) -> tuple[float, Cost, str] | None:
         """Return the median of what the most similar cases give, a cost, and the basis; None without any."""
         for basis, kind in _kinds(case, label, device):
             if not (alike := self._alike.get(kind)):
                 continue
             alike = alike[:MOST_ALIKE]
             power = self._costs.power([each.work for each in alike])
-            scaled = [self._scaled(each, case, device, limits, power) for each in alike]
+            scaled = [self._scaled(each, case, device, power) for each in alike]
             distance = min(abs(log(growth)) for growth, *_ in scaled)
             nearest = [place for place, each in enumerate(scaled) if abs(log(each[0])) <= distance + 0.01]
             if distance > log(FAR) and basis not in GUESSES:
@@ -190,11 +187,9 @@ class Past:
             return seconds, scaled[nearest[0]][2], basis
         return None
 
-    def _scaled(
-        self, seen: Observed, case: CaseRecord, device: str, limits: Mapping[str, Any], power: float
-    ) -> tuple[float, float, Cost]:
+    def _scaled(self, seen: Observed, case: CaseRecord, device: str, power: float) -> tuple[float, float, Cost]:
         """Return the growth of the time from an earlier case to ``case``, and the seconds and the cost of ``case``."""
-        before = self._costs.of(seen.case, seen.device, seen.work)
+        before = self._costs.of(seen.work.case, seen.device, seen.work)
         after = self._costs.of(case, device, seen.work, power)
         if seen.label == REFERENCE:
             if not (before and after):
@@ -206,8 +201,8 @@ class Past:
         growth = after.call / before.call
         compare_s = seen.cost.compare * after.compare / before.compare
         cost = Cost(_grown(seen.cost.call, before.call, growth), 0.0, compare_s)
-        correction = seen.measure / measured_s(seen.case, seen.device, seen.cost)
-        return growth, seen.built_s + _checked_and_measured(case, device, cost, limits, correction), cost
+        correction = seen.measure / measured_s(seen.work.case, seen.device, seen.cost)
+        return growth, seen.built_s + self._checked_and_measured(case, device, cost, correction), cost
 
     def _observed(self, folder: Path) -> Iterator[Observed]:
         """Yield what each row took, and the reference of each problem; nothing if the journal cannot be read.
@@ -230,11 +225,11 @@ class Past:
             for row, call_s, check_s in zip(group, calls, checks, strict=True):
                 total = _number(row, "wall_s") - (reference_s if row is first else 0.0)
                 compared_s = max(0.0, (compare_s if row is first else check_s) - 2 * call_s)
-                yield Observed(
-                    row.case, row.case.impl_label, row.device, total, Cost(call_s, 0.0, compared_s),
-                    _number(row, "measure_s"), _number(row, "flops"), _number(row, "bytes_min"),
-                )  # fmt: skip
-            yield Observed(first.case, REFERENCE, first.device, reference_s, flops=_number(first, "flops"))
+                work = Work(row.case, _number(row, "flops"), _number(row, "bytes_min"))
+                cost, measure_s = Cost(call_s, 0.0, compared_s), _number(row, "measure_s")
+                yield Observed(work, row.case.impl_label, row.device, total, cost, measure_s)
+            work = Work(first.case, _number(first, "flops"), 0.0)
+            yield Observed(work, REFERENCE, first.device, reference_s)
 
 
 def _grown(seconds: float, defined_s: float, growth: float) -> float:
@@ -244,18 +239,6 @@ def _grown(seconds: float, defined_s: float, growth: float) -> float:
 
 def _number(row: Row, column: str) -> float:
     return float(row.metrics.get(column) or 0.0)
-
-
-def _limit(limits: Mapping[str, Any], phase: str) -> float:
-    return float(limits.get(f"{phase}_limit_s") or inf)
-
-
-def _checked_and_measured(
-    case: CaseRecord, device: str, cost: Cost, limits: Mapping[str, Any], correction: float = 1.0
-) -> float:
-    """Return the seconds of the first calls, the comparison and the measurements."""
-    measuring = min(correction * measured_s(case, device, cost), _limit(limits, "measure") * len(case.measures))
-    return CHECKED * cost.call + cost.compare + measuring
 
 
 def _kinds(case: CaseRecord, label: str, device: str) -> Iterator[tuple[str, Kind]]:

@@ -193,19 +193,19 @@ def _benchmark(row: Row | None) -> Mapping[str, Any]:
     return next((each.fields for each in (row.case.measures if row else ()) if each.name == "benchmark"), {})
 
 
-def again(findings: Sequence[GateDecision]) -> list[int]:
+def again(decisions: Sequence[GateDecision]) -> list[int]:
     """Return the places of what to measure again: what is unclear, and a slowdown that few processes have seen."""
-    timed = [(i, one) for i, one in enumerate(findings) if one.pair.ratio and BESIDE not in one.reason]
-    few = {i for i, one in timed if min(one.pair.processes) < REPLICAS}
-    return [i for i, one in timed if one.word == "unclear" or (one.word == "slower" and i in few)]
+    timed = [(i, each) for i, each in enumerate(decisions) if each.pair.ratio and BESIDE not in each.reason]
+    few = {i for i, each in timed if min(each.pair.processes) < REPLICAS}
+    return [i for i, each in timed if each.word == "unclear" or (each.word == "slower" and i in few)]
 
 
-def exit_code(findings: Sequence[GateDecision]) -> int:
+def exit_code(decisions: Sequence[GateDecision]) -> int:
     """Return 1 if a pair is slower, wrong or failing; else 3 if one is unclear or nothing could be judged; else 0.
 
     Skipped pairs, alone or beside new ones, pass, but not beside pairs of which none could be judged.
     """
-    words = {one.word for one in findings}
+    words = {decision.word for decision in decisions}
     if words & {*ALARMS}:
         return FAIL
     nothing = "ok" not in words and ("skipped" not in words or "not judged" in words)

@@ -1,14 +1,8 @@
-"""A figure of the same case over past runs and their commits, and its lasting changes.
-
-A series is one case on one kind of device. It has a lasting change at a run if all runs from there on differ from all
-runs before by more than two runs of the same code do. How much that is comes from replicas, from what ``verify`` has
-measured, or from how runs of one commit differ.
-"""
+"""A figure of the same case over past runs and their commits, with its change points."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +13,6 @@ from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
 from ..records.columns import DERIVED
 from ..records.figures import is_number
-from ..records.grouping import grouped
 from ..records.row import Row
 from ..store import journal, run_folder
 from ..store.provenance import commits
@@ -60,12 +53,9 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
     """
     if not (folders := run_folders(output_dir)):
         raise BadInput(f"{output_dir}: there is no run; measure something first, or give output_dir=...")
-    typed_names = (condition.partition("=") for condition in conditions)
-    wanted = {group: names.split(",") for group, _, names in typed_names if group in ("workload", "impl")}
-    every, messages = _read(folders, wanted)
-    given = " ".join(conditions) or column
+    every, messages = _read(folders)
     if not every:
-        raise BadInput(f"{given}: in none of the {len(folders)} runs under {output_dir}; there is {_there(folders)}")
+        raise BadInput(f"{output_dir}: none of its {len(folders)} runs has a case that has run")
     chosen = _fulfilling(every, conditions) if conditions else every
     _check(column, {name for runs in chosen.values() for _, rows in runs for row in rows for name in row.metrics})
     series = []
@@ -77,7 +67,7 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
     if not series:
         row = next(rows[-1] for runs in reversed(chosen.values()) for _, rows in runs[-1:])
         reason = "" if row.status == "ok" else f"; the newest is {verdict(row)}: {reason_of(row)}"
-        raise BadInput(f"{given}: no run has a figure for {column}{reason}")
+        raise BadInput(f"{' '.join(conditions) or column}: no run has a figure for {column}{reason}")
     return History(with_change_points(series), messages)
 
 
@@ -100,17 +90,6 @@ def _fulfilling(series: _Runs, conditions: Sequence[str]) -> _Runs:
     return {key: runs for key, runs in chosen.items() if runs}
 
 
-def _there(folders: Iterable[Path]) -> str:
-    """Return the workloads and implementations of the plans in ``folders``: ``gelu (torch, triton), mlp (torch)``."""
-    cases: list[CaseRecord] = []
-    for folder in folders:
-        with suppress(OSError, ValueError):
-            cases += run_folder.read_plan(folder).cases
-    workloads = grouped(cases, lambda case: case.workload.name)
-    impls = {name: sorted({case.impl.name for case in members}) for name, members in sorted(workloads.items())}
-    return ", ".join(f"{name} ({', '.join(labels)})" for name, labels in impls.items()) or "nothing"
-
-
 def _record(row: Row) -> dict[str, Any]:
     """Return what conditions are about, by the names of rows.csv."""
     fields = case_fields(replace(row.case, impl=typed(row.case.impl)))
@@ -124,8 +103,8 @@ def _check(column: str, measured: set[str]) -> None:
         raise BadInput(f"columns={column}: it compares cases of one run; give a column of a case, such as {TIME}")
 
 
-def _read(folders: Iterable[Path], wanted: Mapping[str, Sequence[str]]) -> tuple[_Runs, list[str]]:
-    """Return the runs of each series, of the workloads and implementations ``wanted``, and what was left out."""
+def _read(folders: Iterable[Path]) -> tuple[_Runs, list[str]]:
+    """Return the runs of each series, and what was left out."""
     runs: _Runs = {}
     messages, unreadable = list[str](), 0
     for folder in folders:
@@ -135,8 +114,7 @@ def _read(folders: Iterable[Path], wanted: Mapping[str, Sequence[str]]) -> tuple
             messages.append(f"left out: {error}")
             continue
         unreadable += contents.unreadable
-        ran = [row for row in contents.rows.values() if row.device or row.time_us is not None]
-        rows = [row for row in ran if all(getattr(row.case, group).name in names for group, names in wanted.items())]
+        rows = [row for row in contents.rows.values() if row.device or row.time_us is not None]
         cpu = _cpu(folder) if any(row.device == "cpu" for row in rows) else ""
         for members in replicas_by_case(rows).values():
             case, device, threads = members[0].case, members[0].device, members[0].metrics.get("threads")

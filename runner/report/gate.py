@@ -12,15 +12,15 @@ from ..records.plain_text import printable
 from .table import Table, code, escaped, markdown_rows
 
 
-def decision_line(findings: Sequence[GateDecision], sides: Sides, max_slowdown: float) -> str:
+def decision_line(decisions: Sequence[GateDecision], sides: Sides, max_slowdown: float) -> str:
     """Return the decision in one line."""
-    counts = Counter[str](decision.word for decision in findings)
+    counts = Counter[str](decision.word for decision in decisions)
     share = f"{100 * max_slowdown:.3g} %"
     judged = sum(counts[word] for word in JUDGED)
     measured = f"{judged} compared with {sides.before}"
     if skipped := counts["skipped"]:
         measured += f", {skipped} skipped"
-    if ended := exit_code(findings):
+    if ended := exit_code(decisions):
         texts = {"slower": f"slower by more than {share}", **{word: word for word in ("wrong", "failing", "unclear")}}
         parts = ", ".join(f"{counts[word]} {text}" for word, text in texts.items() if counts[word])
         return f"{'FAIL' if ended == FAIL else 'UNCLEAR'}: {parts or 'nothing could be compared'} ({measured})"
@@ -32,9 +32,9 @@ def decision_line(findings: Sequence[GateDecision], sides: Sides, max_slowdown: 
 ORDER: tuple[Word, ...] = ("wrong", "failing", "slower", "unclear", "removed", "new", "not judged", "ok", "skipped")
 
 
-def terminal_lines(findings: Sequence[GateDecision], sides: Sides, max_slowdown: float) -> list[str]:
+def terminal_lines(decisions: Sequence[GateDecision], sides: Sides, max_slowdown: float) -> list[str]:
     """Return what the terminal prints: a line for each problem that is not ok, counts of the others, the decision."""
-    by_word = grouped(findings, lambda decision: decision.word)
+    by_word = grouped(decisions, lambda decision: decision.word)
     lines = [f"gate: {sides.after} against {sides.before}"]
     for decision in (decision for word in ORDER[:-2] for decision in by_word.get(word, ())):
         text = "; ".join(filter(None, (decision.change, decision.reason)))
@@ -44,15 +44,15 @@ def terminal_lines(findings: Sequence[GateDecision], sides: Sides, max_slowdown:
         lines.append(printable(f"  ok: {len(passed)}; nearest to the limit: {near.pair.name}, time {near.change}"))
     skipped = Counter(decision.reason for decision in by_word.get("skipped", ()))
     lines += [f"  skipped: {count}, {reason}" for reason, count in skipped.items()]
-    return [*lines, decision_line(findings, sides, max_slowdown)]
+    return [*lines, decision_line(decisions, sides, max_slowdown)]
 
 
-def comment(findings: Sequence[GateDecision], sides: Sides, max_slowdown: float, command: str = "") -> str:
+def comment(decisions: Sequence[GateDecision], sides: Sides, max_slowdown: float, command: str = "") -> str:
     """Return the summary as Markdown: the decision, then what caused it as a table, then all the rest, folded."""
-    ordered = sorted(findings, key=lambda decision: ORDER.index(decision.word))
+    ordered = sorted(decisions, key=lambda decision: ORDER.index(decision.word))
     shown = [decision for decision in ordered if decision.word in ORDER[:4]]
     rest = ordered[len(shown) :]
-    head, _, text = decision_line(findings, sides, max_slowdown).partition(": ")
+    head, _, text = decision_line(decisions, sides, max_slowdown).partition(": ")
     parts = [f"**{head}**: {escaped(text)}", *([_table(shown)] if shown else [])]
     if rest:
         parts.append(f"<details><summary>{len(rest)} more</summary>\n\n{_table(rest)}\n\n</details>")
@@ -60,8 +60,8 @@ def comment(findings: Sequence[GateDecision], sides: Sides, max_slowdown: float,
     return "\n\n".join([*parts, about + (f" Command: {code(command)}" if command else "")]) + "\n"
 
 
-def _table(findings: Sequence[GateDecision]) -> str:
-    rows = [[each.word, each.pair.name, each.change, printable(each.reason)] for each in findings]
+def _table(decisions: Sequence[GateDecision]) -> str:
+    rows = [[each.word, each.pair.name, each.change, printable(each.reason)] for each in decisions]
     heads = ["", "problem", "change of time", ""]
     table = Table("", heads, [("", rows)], left=frozenset({0, 1, 3}), code=frozenset({1}))
     return "\n".join(markdown_rows(table))

@@ -40,9 +40,9 @@ def figure_text(history: History, width: int) -> Text:
 def series_notes(series: Series, mark: str = HOLLOW) -> list[str]:
     """Return what a figure of ``series`` leaves to be said. ``mark`` is how it shows a run that is not judged."""
     notes = [
-        f"changed at {_commit(series.points[change.place])} of {series.points[change.place].when}: "
+        f"changed at {_commit(series.points[place])} of {series.points[place].when}: "
         f"{series.verdict(change)} (spread by {change.source}{f'; {change.also}' if change.also else ''})"
-        for change in series.changes
+        for place, change in series.changes.items()
     ]
     notes = notes or [series.note or "no lasting change"]
     uncertain = [point for point in series.points if point.value is not None and point.doubt]
@@ -56,11 +56,10 @@ def _drawn(series: Series, width: int) -> Parts:
     """Return a line for each run: date, commit, value, interval, plot, and what is to be said of it."""
     low, high = _range(series)
     ends = [figure(end, series.word.unit, 3) for end in (low, high)]
-    changes = {change.place: change for change in series.changes}
     head, *lines = text_table([["run", "commit", series.column, "±95 %"], *_cells(series)], (0, 1))
     parts = [(f"{head}  {ends[0]:<{width // 2}}{ends[1]:>{width - width // 2}}\n", "")]
     for place, (point, line) in enumerate(zip(series.points, lines, strict=True)):
-        change = changes.get(place)
+        change = series.changes.get(place)
         remark = f"  {CHANGE} {series.verdict(change)}" if change else ""
         remark = f"  {verdict(point.row)}" if point.value is None else "  quick" if point.quick else remark
         plot = _plot(point, low, high, width)
@@ -113,9 +112,8 @@ def history_records(history: History) -> list[dict[str, Any]]:
     records = []
     for series in history.series:
         fields = {**case_fields(series.case), **history.names.settings(series.case), "device": series.device}
-        changes = {change.place: change for change in series.changes}
         for place, point in enumerate(series.points):
-            change, (low, high) = changes.get(place), _ends(point) or (None, None)
+            change, (low, high) = series.changes.get(place), _ends(point) or (None, None)
             measured = {
                 "run": point.run,
                 "commit": point.commit,
@@ -155,7 +153,7 @@ def _panel(history: History, series: Series) -> Mapping[str, Any]:
         | dict(zip(("low", "high"), _ends(point), strict=True))
         for place, point in shown
     ]
-    marks = [{"run": names[change.place], "text": series.verdict(change)} for change in series.changes]
+    marks = [{"run": names[place], "text": series.verdict(change)} for place, change in series.changes.items()]
     return {
         "title": {"text": history.heading(series), "subtitle": series_notes(series, "grey:"), "anchor": "start"},
         "width": min(1600, max(320, 24 * len(values))),
@@ -194,7 +192,7 @@ def history_table(history: History) -> Table:
     """Return the runs of each series, and what is to be said of them."""
     groups = []
     for series in history.series:
-        changes = {change.place: series.verdict(change) for change in series.changes}
+        changes = {place: series.verdict(change) for place, change in series.changes.items()}
         rows = [
             [*each, f"{verdict(point.row)}, quick" if point.quick else verdict(point.row), changes.get(place, "")]
             for place, (each, point) in enumerate(zip(_cells(series), series.points, strict=True))

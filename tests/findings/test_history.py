@@ -78,7 +78,7 @@ def outputs(tmp_path):
 def changes(output_dir, *conditions, column="time_us"):
     """The places of the changes of each series, with what is said of them."""
     found = read_history(output_dir, conditions, column)
-    return [[(one.place, series.verdict(one)) for one in series.changes] for series in found.series]
+    return [[(place, series.verdict(one)) for place, one in series.changes.items()] for series in found.series]
 
 
 def printed(capsys, *words):
@@ -136,7 +136,7 @@ def test_the_spread_comes_from_replicas_or_verify_or_runs_of_one_commit_or_nothi
         out = outputs(*runs)
         (series,) = read_history(out, []).series
         Path(out).rename(tmp_path / f"{len(list(tmp_path.iterdir()))}")
-        return [one.source for one in series.changes] or series.note
+        return [one.source for one in series.changes.values()] or series.note
 
     assert source(replicas(10.0, "a"), replicas(12.0, "b")) == ["replicas"]
     assert source([row(10.0)], [row(12.0, "b")]) == ["verify"]
@@ -168,7 +168,7 @@ def test_equal_runs_are_rarely_called_different_and_a_tenth_is_found():
     together = with_change_points([series(4) for _ in range(200)])
     assert sum(bool(one.changes) for one in together) <= 1
     stepped = with_change_points([series(8, step=0.1) for _ in range(50)])
-    assert [[one.place for one in each.changes] for each in stepped] == [[4]] * 50
+    assert [[*each.changes] for each in stepped] == [[4]] * 50
 
 
 def test_a_series_is_one_case_on_one_kind_of_device(outputs, capsys):
@@ -205,7 +205,7 @@ def test_a_quick_run_is_a_point_of_the_same_series_and_makes_no_change_point(out
         (8.0, False, False),
         (20.0, True, True),
     ]
-    assert [(one.place, series.verdict(one)) for one in series.changes] == [(3, "faster: 0.80x the time")]
+    assert [(place, series.verdict(one)) for place, one in series.changes.items()] == [(3, "faster: 0.80x the time")]
     text = printed(capsys, f"output_dir={out}")
     assert [line.endswith("  quick") for line in text.splitlines() if line.startswith("  2025")] == [0, 0, 1, 0, 1]
     assert "○ 2 of 5 runs are not judged: quick" in text
@@ -220,7 +220,8 @@ def test_what_else_changed_is_said(outputs):
     (series,) = read_history(
         outputs([row(10.0)], [row(8.0, "b", fingerprint=newer, gpu_uuid="GPU-2")]), ["workload=gelu"]
     ).series
-    assert series.changes[0].also == "kernels/gelu/triton.py changed, torch 2.8 → 2.9, another GPU of the kind"
+    (change,) = series.changes.values()
+    assert change.also == "kernels/gelu/triton.py changed, torch 2.8 → 2.9, another GPU of the kind"
 
 
 def test_uncertain_times_are_shown_and_not_judged(outputs, capsys):
@@ -348,14 +349,16 @@ def test_the_plot_is_within_its_width_and_noise_does_not_fill_it(outputs):
         assert max(map(len, plots)) <= max(width, 80)
 
 
+def test_a_pattern_names_workloads_and_implementations(outputs):
+    out = outputs([row(10.0)], [row(8.0)])
+    assert [len(series.points) for series in read_history(out, ["workload=ge*", "impl=tri*"]).series] == [2]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["workload=softmax"], "workload=softmax: in none of the 1 runs under OUT; there is gelu (triton)"),
-        (
-            ["workload=gelu", "impl=tritn"],
-            "workload=gelu impl=tritn: in none of the 1 runs under OUT; there is gelu (triton)",
-        ),
+        (["workload=softmax"], "workload=softmax: no row has it; one of: gelu"),
+        (["workload=gelu", "impl=tritn"], "impl=tritn: no row has it; did you mean triton? One of: triton"),
         (["cols=7"], "cols=7: no row has it; one of: 256"),
         (["colz=7"], "colz: no such column; did you mean cols? rows.csv has them all"),
         (["gelu"], "gelu: not an argument of history; write workload=gelu impl=triton; one of: "),

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote
 
+from ...findings.kept_files import read_kept
+from ...records.redaction import redact
 from .. import Hint
 from .client import LOG, NO_KEY, client_environment, may_have_key, run_module, sync
 from .state import NAME_LENGTH, PROJECT_LENGTH, REFUSED, TAG_LENGTH, State, group_of, read_state, write_state
@@ -123,7 +125,9 @@ class Wandb:
         with open(into / LOG, "wb") as log:
             code, stopped = run_module(module, log, {**variables, **silent}, limit_s, f"not done within {limit_s:g} s")
         if stopped or code:
-            return State(), stopped or f"it ended with code {code}, see {LOG}"
+            *_, last = read_kept(into / LOG).splitlines() or [""]
+            error = f": {redact(last)}" if last else ""
+            return State(), stopped or f"recording ended with code {code}{error}, see {LOG}"
         state = read_state(into)
         return (State(), state.refused) if state.refused else (state, state.why)
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import wandb
 
 from ...device import cache
 from ...findings.conclusion import conclude
@@ -34,9 +36,6 @@ from ..output import ROWS, TABLE
 from .client import NO_KEY
 from .content import ROOFLINE, Content, Series, artifact_tables, case_figures
 from .state import NAME_LENGTH, TAG_LENGTH, State, group_of, read_state, write_state
-
-if TYPE_CHECKING:
-    import wandb
 
 PAGE = "page"  # key of the page with all charts
 RESULTS = (journal.NAME, ROWS, TABLE, run_folder.PLAN, run_folder.CONFIGS, run_folder.ENVIRONMENT)
@@ -56,11 +55,6 @@ def main(folder: Path, into: Path, settings: SimpleNamespace, offline: str) -> N
     earlier = read_state(folder)
     if not earlier.uploaded(folder):  # what was recorded is on no server
         earlier = State()
-    try:
-        import wandb
-    except ImportError as error:
-        write_state(into, replace(earlier, refused=f"wandb cannot be imported: {error}"))
-        return
     run, reason = read_run(folder), _no_credentials()
     if reason == NO_KEY and not offline:
         state = replace(earlier, refused=NO_KEY)
@@ -144,8 +138,6 @@ class _Recorder:
 
     def _begin(self, lines: Sequence[Line], notes: str | None = None, **arguments: Any) -> wandb.Run:
         """Begin a run of W&B that shows ``lines``; ``notes`` are those if the user has none."""
-        import wandb
-
         workloads, impls = [line.case.workload.name for line in lines], [line.case.impl.name for line in lines]
         tags = [redact(tag)[:TAG_LENGTH] for tag in dict.fromkeys((*self.settings.tags, *workloads, *impls))]
         return wandb.init(
@@ -185,8 +177,6 @@ def id_of(run: Run) -> str:
 
 def on_server(run: Run, settings: SimpleNamespace) -> str:
     """Return the address of ``run`` if the server has it with as many cases; "" if it has not, or does not answer."""
-    import wandb
-
     try:
         api = wandb.Api(timeout=max(1, int(settings.timeout_s / 4)))
         there = api.run(f"{settings.entity or api.default_entity}/{settings.project}/{id_of(run)}")
@@ -198,8 +188,6 @@ def on_server(run: Run, settings: SimpleNamespace) -> str:
 
 def _page(run: Run) -> dict[str, Any]:
     """Return the page of ``runner report html``, which has interactive charts with intervals; {} without vl-convert."""
-    import wandb
-
     try:
         return {PAGE: wandb.Html(to_html.page([run]), inject=False)}
     except BadInput:
@@ -210,8 +198,6 @@ def _log(
     run: wandb.Run, content: Content, history: Sequence[dict[str, Any]], step: int, more: Mapping[str, Any]
 ) -> None:
     """Log the table, the charts and ``more`` in one step, each record of the history in one, then the summary."""
-    import wandb
-
     table = content.table()
     wandb.Table.MAX_ROWS = max(wandb.Table.MAX_ROWS, len(table["data"]))  # longer tables are cut without an error
     page: dict[str, Any] = {"rows": wandb.Table(**table), **more}
@@ -236,8 +222,6 @@ def _define(run: wandb.Run, axis: str, figures: str) -> None:
 
 
 def _chart(series: Series, title: str, xname: str) -> Any:
-    import wandb
-
     points = [tuple(zip(*line, strict=True)) for line in series.values()]
     xs, ys = [list(xs) for xs, _ in points], [list(ys) for _, ys in points]
     return wandb.plot.line_series(xs=xs, ys=ys, keys=list(series), title=title, xname=xname)
@@ -253,16 +237,12 @@ def _log_results(run: wandb.Run, past: Run) -> None:
 
 def _log_files(run: wandb.Run, folder: Path, rows: Sequence[Row], tabled: Sequence[Row]) -> None:
     """Log the files of the measurements of ``rows`` as an artifact, and those of ``tabled`` that are tables as such."""
-    import wandb
-
     if files := {str(name): path for row in rows for name, path in kept_files(folder, row).items()}:
         _log_artifact(run, "files", "measurements", files)
         run.log({name: wandb.Table(**table) for name, table in artifact_tables(folder, tabled).items()})
 
 
 def _log_artifact(run: wandb.Run, name: str, kind: str, files: Mapping[str, Path]) -> None:
-    import wandb
-
     artifact = wandb.Artifact(f"{name}-{run.id}", type=kind)
     for file, path in files.items():
         artifact.add_file(str(path), name=file)
@@ -281,8 +261,6 @@ def certificate_file(environment: Mapping[str, Any]) -> Path | None:
 
 def _no_credentials() -> str:
     """Return why there is no usable API key; "" if there is one. This sends nothing to the server."""
-    import wandb
-
     try:
         return "" if wandb.login(prompt=False, verify=False) else NO_KEY
     except wandb.Error as error:

@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import wandb_workspaces.reports.v2 as wr
+from wandb_workspaces import expr
 
 from ...findings.conclusion import conclude
 from ...findings.past import read_run
@@ -25,9 +28,6 @@ from ..table import facts_table, markdown_of, markdown_rows
 from .content import PEAK, ROOFLINE, Content, machine
 from .record import PAGE, id_of
 from .state import PROJECT_LENGTH, Address
-
-if TYPE_CHECKING:
-    import wandb_workspaces.reports.v2 as wr
 
 TITLE_LENGTH = PROJECT_LENGTH  # characters; W&B refuses a longer title
 MOST_LINES = 100  # of a table in the text; the table of the run itself has all
@@ -95,8 +95,6 @@ def specification(report: wr.Report) -> dict[str, Any]:
 
 def build(request: Request) -> wr.Report:
     """Return the report. Raises wandb.Error and others, for the server is asked for the project of each run."""
-    import wandb_workspaces.reports.v2 as wr
-
     logged = []
     for folder, address in zip(request.folders, request.addresses, strict=True):
         run = read_run(folder)
@@ -124,9 +122,6 @@ def build(request: Request) -> wr.Report:
 
 def _runsets(logged: Sequence[Logged]) -> list[wr.Runset]:
     """Return one set for each run. Without a project it needs no server."""
-    import wandb_workspaces.reports.v2 as wr
-    from wandb_workspaces import expr
-
     return [
         wr.Runset(
             entity=each.address.entity if each.address else "",
@@ -140,8 +135,6 @@ def _runsets(logged: Sequence[Logged]) -> list[wr.Runset]:
 
 def panels(logged: Sequence[Logged]) -> list[Any]:
     """Return the charts over the swept sizes, the roofline, bars of the speed-ups and best times, and the table."""
-    import wandb_workspaces.reports.v2 as wr
-
     charts: list[Any] = [
         wr.LinePlot(title=title, x=x, y=[*keys], log_x=True, log_y=log_y, title_x=x, max_runs_to_show=50)
         for (x, title, log_y), keys in _lines(logged).items()
