@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._decomp import get_decompositions
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -63,6 +64,7 @@ replication_pad3d repeat flip roll sort topk kthvalue median nanmedian mode cumm
 slice_scatter select_scatter scatter index_copy index_fill round floor ceil trunc nan_to_num pixel_shuffle
 pixel_unshuffle channel_shuffle upsample_nearest1d upsample_nearest2d upsample_nearest3d im2col heaviside resize
 set adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d relu6 unsafe_split complex _unsafe_view
+masked_select _unique2 unique_dim unique_consecutive unique_dim_consecutive copysign diagonal_scatter
 split_with_sizes_copy view_copy expand_copy permute_copy _conj_physical
 """
 COPIES = frozenset(_COPIES.split())
@@ -373,7 +375,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         """Note what wrote the new tensors in ``out``, and add noise to them."""
         mutable = func._schema.is_mutable
         old = set() if mutable else {_storage(tensor) for tensor in given}
-        fresh = [x for x in _floats(out) if x.layout is torch.strided and _storage(x) not in old]
+        fresh = [x for x in _floats(out) if _has_memory(x) and _storage(x) not in old]
         self._count += not self._inside
         unit = self._accumulated if self._inside else max(self._accumulated, UNIT[kind])
         last = self._count in self._unrounded and not self._inside
@@ -515,4 +517,11 @@ def _is_float(tensor: Tensor) -> bool:
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else id(tensor)
+    while is_functorch_wrapped_tensor(tensor):  # inside torch.func.grad, vmap and jvp
+        tensor = get_unwrapped(tensor)
+    return int(tensor.untyped_storage().data_ptr()) if _has_memory(tensor) else id(tensor)
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Return whether ``tensor`` is one array; a sparse one and the zeros of forward-mode differentiation are not."""
+    return tensor.layout is torch.strided and not tensor._is_zerotensor()

@@ -114,6 +114,7 @@ class Judge:
         self._given = (atol or 0.0, rtol or 0.0) if atol is not None or rtol is not None else None
         self._either, self._outliers = either, (share, inf if cap is None else cap)
         self._relaxed: dict[Path, _Output] | None = None  # with TF32 allowed, if that was asked
+        self._inputs_vary = True  # by a rounding, from draw to draw
         inputs = tensors(self._values)
         self._kind = getattr(torch, computed) if computed else _kind(inputs)
         self._device = next((tensor.device for tensor in inputs if tensor.device.type != "cpu"), torch.device("cpu"))
@@ -301,7 +302,7 @@ class Judge:
             to = torch.complex128 if tensor.is_complex() else torch.float64
             copied = tensor.detach().to(to, copy=True)
             kinds.append((copied, torch.float32 if tensor.is_complex() else tensor.dtype))
-            if noise and copied.layout is torch.strided:
+            if noise and self._inputs_vary and copied.layout is torch.strided:
                 noise.scale(copied, unit)
             return copied.requires_grad_(tensor.requires_grad)
 
@@ -310,7 +311,7 @@ class Judge:
             for before, after in zip(tensors(module), tensors(copied), strict=True):
                 if before.is_floating_point():
                     kinds.append((after, before.dtype))
-                    if noise:
+                    if noise and self._inputs_vary:
                         noise.scale(after.data, unit)
             return copied
 
@@ -387,7 +388,12 @@ class Judge:
                 outputs[path].is_exact = is_exact
         judged = [output for output in outputs.values() if not output.expected]
         if not self._given or any(isinstance(output.limit, Integers) for output in judged):
-            self._draw(outputs, tf32)
+            shapes_stay = self._draw(outputs, tf32)
+            if not shapes_stay and self._inputs_vary:  # as those of unique values, or at a threshold that inputs meet
+                self._inputs_vary = False
+                return self._limits(tf32)
+            if not shapes_stay:
+                self.refused = "the shape of an output depends on rounding: give inputs far from its thresholds"
         return outputs
 
     def _output(self, path: Path, own: Tensor, value: Tensor, is_number: bool) -> _Output:
@@ -402,14 +408,14 @@ class Judge:
             expected = Expected(path or "the output", exact, allowed, rest, self.tolerance, share, cap)
         return _Output(own, is_number, Floats(value.double(), own), expected)
 
-    def _draw(self, outputs: Mapping[Path, _Output], tf32: Collection[str]) -> None:
+    def _draw(self, outputs: Mapping[Path, _Output], tf32: Collection[str]) -> bool:
+        """Add draws to the limits of ``outputs``. Return False at the first one whose outputs have other shapes."""
         noise, spreads = Noise(self._device, SEED), dict[Any, Tensor]()
         shapes = self._shapes(self._exact)
         for number in range(self.draws + self._probes):
             drawn, _ = self._in_float64(noise, unrounded=self._unrounded, tf32=tf32, spreads=spreads)
             if ranks.current.any(self._shapes(drawn) != shapes):
-                self.refused = "the shape of an output depends on rounding: give inputs far from its thresholds"
-                return
+                return False
             for path, output in outputs.items():
                 if number == self.draws:
                     output.limit.close()
@@ -417,6 +423,7 @@ class Judge:
                 assert isinstance(value, Tensor)
                 value = _real(value).to(output.own.dtype if isinstance(output.limit, Integers) else torch.float64)
                 (output.limit.add if number < self.draws else output.limit.probe)(value)
+        return True
 
     # --- comparisons ---
 
@@ -455,6 +462,8 @@ class Judge:
             figures.reason = figures.reason.removeprefix(f"{output.expected.name}: ")
         else:
             figures = output.limit.judge(_real(y), self._factor)
+            if figures.reason and isinstance(output.limit, Integers) and not self._inputs_vary:
+                figures.reason += "; if ties of inputs may go either way, write check() in a workload file"
         result.max_abs_err = max(result.max_abs_err, figures.max_abs_err)
         result.max_rel_err = max(result.max_rel_err, figures.max_rel_err)
         result.err_over_tol = max(result.err_over_tol, figures.err_over_tol)

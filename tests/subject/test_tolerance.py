@@ -610,6 +610,43 @@ def test_a_shape_that_depends_on_rounding_is_refused():
     assert "shape of an output depends on rounding" in judge.refused
 
 
+def test_ties_of_inputs_that_decide_a_shape_are_kept():
+    x = torch.randint(0, 9, (30, 40)).float()
+
+    def reference(x: Tensor) -> list[Tensor]:
+        values, places, counts = torch.unique(x, return_inverse=True, return_counts=True)
+        return [values.sqrt(), places, counts, x[x >= 5.0], torch.unique(x, dim=0)]
+
+    judge, right = Judge(reference, (x,)), reference(x)
+    assert judge.refused == ""
+    assert judge.check(right).correct
+    for place in range(5):
+        wrong = [*right]
+        wrong[place] = right[place].flip(0)
+        assert not judge.check(wrong).correct
+
+
+DERIVATIVES = {
+    "grad": lambda f, x: torch.func.grad(lambda x: f(x).sum())(x),
+    "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(lambda x: f(x).sum()))(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1],
+    "vjp": lambda f, x: torch.func.vjp(f, x)[1](torch.ones_like(x))[0],
+    "jacrev": lambda f, x: torch.func.jacrev(f)(x[0]),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x[0]),
+    "hessian": lambda f, x: torch.func.hessian(lambda x: f(x).sum())(x[0]),
+}
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_references_that_differentiate_by_torch_func_run_in_float64(name):
+    x, w = torch.randn(8, 6), torch.randn(6, 6)
+    judge = Judge(lambda x, w: DERIVATIVES[name](lambda x: torch.tanh(x @ w), x), (x, w))
+    assert judge.refused == ""
+    right = DERIVATIVES[name](lambda x: 1 - 2 / (1 + (2 * (x @ w)).exp()), x)
+    assert judge.check(right).correct
+    assert not judge.check(right * 1.01).correct
+
+
 def test_functions_of_shapes_alone_are_not_refused():
     assert not Judge(lambda x: torch.ones(x.shape).tril(), (torch.randn(30, 30),)).refused
 
