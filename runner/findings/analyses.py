@@ -19,7 +19,7 @@ from ..measure.timeline.tables import OTHERS
 from ..records.case import CaseRecord, as_typed
 from ..records.figures import figure, interval
 from ..records.grouping import grouped
-from .gains import compared, gain, over_baseline, ratio_text, widened
+from .fastest import compared, gain, over_baseline, ratio_text, widened
 from .kept_files import kept_files, read_csv
 from .lines import Line
 from .no_answer import counts, missing_columns, timed_lines
@@ -55,9 +55,11 @@ def bandwidth(run: Run) -> Iterator[str]:
         rates = []
         for line in lines:
             if line.gbps:
+                around = interval(line.value("interval_pct"), "± ")
+                rate = figure(line.gbps, "GB/s", 3) + (f" ({around})" if around else "")
                 share = line.value("pct_of_measured_peak") if line.value("bound") == "memory" else None
                 peak = f", {share:.0f} % of the measured peak" if share else ""
-                rates.append(f"{run.names.impl(line.case)} {_rate(line)}{peak}")
+                rates.append(f"{run.names.impl(line.case)} {rate}{peak}")
         if rates:
             yield f"{heading}: {'; '.join(rates)}."
 
@@ -337,12 +339,6 @@ def _told(value: Any, unit: str) -> str:
     """Return a value as a sentence has it: names of kernels in C++ may have thousands of characters."""
     text = figure(value, unit)
     return f"{text[: LONGEST_NAME - 3]}..." if len(text) > LONGEST_NAME else text
-
-
-def _rate(line: Line) -> str:
-    text = figure(line.gbps or 0.0, "GB/s", 3)
-    around = interval(line.value("interval_pct"), "± ")
-    return f"{text} ({around})" if around else text
 
 
 def _shares(run: Run, line: Line) -> dict[str, float]:

@@ -94,13 +94,13 @@ class Series:
     note: str = ""  # why no change can be marked
 
     @cached_property
-    def word(self) -> Column:
-        """Unit and meaning of the column."""
+    def quantity(self) -> Column:
+        """The declaration of the column, with its unit."""
         return column_of(self.column)
 
     def verdict(self, change: ChangePoint) -> str:
         """Return ``faster: 0.84x the time``, or ``higher: 1.20x`` for a column that is no time."""
-        if self.word.unit == "us":
+        if self.quantity.unit == "us":
             return f"{'faster' if change.factor < 1 else 'slower'}: {change.factor:.2f}x the time"
         return f"{'lower' if change.factor < 1 else 'higher'}: {change.factor:.2f}x"
 
@@ -174,7 +174,7 @@ def _ratio(
     first: Point, other: Point, scatter: tuple[float, int] | None, series: Series
 ) -> tuple[Ratio, Source] | None:
     """Return the value of ``other`` over that of ``first``, and where its spread comes from; None without one."""
-    is_time = (series.word.interval, series.word.unit) == ("interval_pct", "us")
+    is_time = (series.quantity.interval, series.quantity.unit) == ("interval_pct", "us")
     if is_time and (known := known_spread(first.rows, other.rows)):
         return known
     if scatter is None:

@@ -29,7 +29,7 @@ def swept(cases: Sequence[CaseRecord], names: Names) -> str:
 
 
 def part(case: CaseRecord, names: Names, axis: str, gap: str = " ") -> str:
-    """Return what varies beside the implementation and ``axis``: ``dtype=bfloat16 rows=64``; "" if nothing does."""
+    """Return the fields that vary, but for ``axis``, with their values in ``case``: ``dtype=bfloat16 rows=64``."""
     return gap.join(f"{name}={value}" for name, value in names.problem(case).items() if name != axis)
 
 
@@ -83,7 +83,7 @@ def bounded(name: str, unit: str, known: Sequence[float | None], factor: float =
 
 @dataclass(frozen=True)
 class Peaks:
-    """Measured peaks of a GPU for one type; None where no row tells."""
+    """Measured peaks of a GPU for one type; None if no row was compared with it."""
 
     bytes_per_s: float | None
     flop_per_s: float | None

@@ -38,7 +38,7 @@ NOT_COMPARED = "the times are of different devices or numbers of threads, or one
 
 @dataclass(frozen=True)
 class Statement:
-    """What was found about one workload."""
+    """Sentences about one workload, or about two runs."""
 
     workload: str
     summary: str  # one or two sentences
@@ -102,7 +102,7 @@ def analyses() -> dict[str, Callable[..., Iterable[str]]]:
 
 
 def answers(run: Run) -> list[str]:
-    """Return what the analyses of ``run`` say, a sentence or two each."""
+    """Return the sentences of the analyses of ``run``."""
     sentences: list[str] = []
     for analysis in run.plan.conclusion:
         try:
@@ -225,7 +225,7 @@ def _winners(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Statement]:
 
 
 def together(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
-    """Return who is the fastest in several runs, then how the times of the first compare to those of each other one."""
+    """Compare several runs: first their winners, then the times of each other run with those of the first."""
     statements = list(_winners(runs, names))
     for run, comparison in zip(runs[1:], compare_runs(runs, names), strict=True):
         counts = Counter(pair.word for pair in comparison.pairs)

@@ -1,6 +1,7 @@
-"""What a case takes by the definition of its workload, at rough rates of its device: seconds of each part.
+"""Estimate the seconds of each part of a case from the operations and bytes of its workload.
 
-The constants are from runs of the shipped workloads on two cores of a CPU, of 1 to 300 million numbers.
+The rates of the device are rough. The constants are from runs of the shipped workloads on two cores of a CPU, of 1 to
+300 million numbers.
 """
 
 from __future__ import annotations

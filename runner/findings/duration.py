@@ -6,18 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, log
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
 from ..records.columns import TIMES
 from ..records.grouping import grouped
 from ..records.row import Row
-from ..store import journal
 from .cost import CHECKED, COMPILING_S, CPU, START_S, Cost, Costs, Work, measured_s, rounds_s
-from .past import MOST_ROWS, run_folders
+from .past import MOST_ROWS, newest_first
 
 UNKNOWN = "unknown: no earlier run"  # that resembles the case, and its sizes cannot be read
 SAME, SAME_WORKLOAD, FAR_SIZES, OTHER_WORKLOAD, OTHER_DEVICE, DEFINITION = BASES = (
@@ -121,7 +118,7 @@ def estimate(
 
 
 class Past:
-    """What cases of earlier runs took."""
+    """The times of cases of earlier runs."""
 
     def __init__(self, output_dir: str, limits: Mapping[str, Any], most_rows: int) -> None:
         """Read the rows of the newest runs under ``output_dir``. ``limits`` as of ``estimate``."""
@@ -129,17 +126,15 @@ class Past:
         self._limits = limits
         self._costs, self._compiled = Costs(), set[str]()
         self._alike: dict[Kind, list[Observed]] = {}
-        for folder in reversed(run_folders(output_dir)):
-            if self.rows >= most_rows:
-                break
-            for each in (of_run := list(self._observed(folder))):
+        for rows in newest_first(output_dir, most_rows):
+            for each in (of_run := list(self._observed(rows))):
                 self.rows += each.label != REFERENCE
                 for _, kind in _kinds(each.work.case, each.label, each.device):
                     self._alike.setdefault(kind, []).append(each)
             self.runs += bool(of_run)
 
     def forecast(self, case: CaseRecord, device: str, *, first: bool) -> tuple[float | None, Cost, str]:
-        """Return the seconds of ``case`` on ``device``, its cost, and of BASES what they are from.
+        """Return the seconds of ``case`` on ``device``, its cost, and their basis, one of BASES.
 
         ``first``: of its problem, so that it computes the reference too. None if nothing is known.
         """
@@ -204,16 +199,13 @@ class Past:
         correction = seen.measure / measured_s(seen.work.case, seen.device, seen.cost)
         return growth, seen.built_s + self._checked_and_measured(case, device, cost, correction), cost
 
-    def _observed(self, folder: Path) -> Iterator[Observed]:
-        """Yield what each row took, and the reference of each problem; nothing if the journal cannot be read.
+    def _observed(self, rows: Sequence[Row]) -> Iterator[Observed]:
+        """Yield what each of ``rows``, those of a run, took, and the reference of each problem.
 
         The longest check of a problem has computed the reference, the shortest has only compared.
         """
-        try:
-            rows = [row for row in journal.read_rows(folder) if row.metrics.get("wall_s")]
-        except BadInput:
-            return
-        for group in grouped(rows, lambda row: (row.case.problem, row.case.replica)).values():
+        took = [row for row in rows if row.metrics.get("wall_s")]
+        for group in grouped(took, lambda row: (row.case.problem, row.case.replica)).values():
             calls = [next((_number(row, name) for name in TIMES if _number(row, name)), 0.0) / 1e6 for row in group]
             checks = [_number(row, "check_s") for row in group]
             place = checks.index(max(checks))

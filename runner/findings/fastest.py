@@ -1,4 +1,4 @@
-"""Who is fastest at each problem, by how much, and where along the swept sizes that changes."""
+"""Who is fastest at each problem, where along the swept sizes that changes, and how fast one case is beside another."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from dataclasses import dataclass, replace
 
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
+from ..records.figures import times
 from ..records.grouping import grouped
+from ..timing.statistics import SAME, Ratio
 from .chart_data import part, swept
 from .lines import OPPOSITE, WINS, Line
 from .names import Names
-from .ratios import bounds
+from .ratios import apart, bounds, inverse
 from .run import Run
-from .validity import may_win
+from .validity import contended, may_win
+
+VAGUE = 10.0  # of an interval from a tenth to ten times the ratio, only the nearer end is told
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,8 @@ def _behind(line: Line, best: Line) -> float:
     """Return the logarithm of the time of ``line`` over that of ``best``; without their ratio, from separate times."""
     if line.behind:
         return line.behind.log
-    times = line.shown.time_us or 0.0, best.shown.time_us or 0.0
-    return math.log(times[0] / times[1]) if min(times) > 0 else 0.0
+    mine, least = line.shown.time_us or 0.0, best.shown.time_us or 0.0
+    return math.log(mine / least) if min(mine, least) > 0 else 0.0
 
 
 def series_of(leaders: Sequence[Leader], names: Names) -> Iterator[tuple[str, str, list[Leader]]]:
@@ -111,3 +115,49 @@ def _ranges(leaders: Sequence[Leader], axis: str) -> Iterator[str]:
             where = f"from {first}" if place else f"up to {last}"
         if labels:
             yield f"{' or '.join(labels)} {where}"
+
+
+def gain(slower: Line, faster: Line, lines: Sequence[Line]) -> str:
+    """Return how many times as fast the second line is as the first: ``1.30x as fast (1.29x to 1.31x)``."""
+    ratio, word = compared(slower, faster, lines)
+    if word == "same":
+        return "the same time within 1 %"
+    return ratio_text(ratio.log, ratio.half).replace("x", "x as fast", 1) if word == "slower" else "not told apart"
+
+
+def compared(slower: Line, faster: Line, lines: Sequence[Line]) -> tuple[Ratio, str | None]:
+    """Return the time of the first line over that of the second, with the word of the table if it has one."""
+    if faster.winner and slower.behind:
+        return slower.behind, slower.vs_winner
+    if faster.baseline and slower.ratio:
+        return slower.ratio, slower.vs_baseline
+    if slower.baseline and faster.ratio:
+        return inverse(faster.ratio), OPPOSITE.get(faster.vs_baseline or "")
+    (log, half), (other, around) = over_baseline(slower, lines), over_baseline(faster, lines)
+    ratio = Ratio(log - other, math.hypot(half, around), freedom=9, paired=False)
+    same = abs(ratio.log) + ratio.half < SAME
+    return ratio, "same" if same else "slower" if ratio.log > ratio.half else "unclear"
+
+
+def over_baseline(line: Line, lines: Sequence[Line]) -> tuple[float, float]:
+    """Return the logarithm of the time, over the baseline's if all ``lines`` have such a ratio, and its half-width."""
+    if all(each.ratio or each.baseline for each in lines):
+        return (line.ratio.log, line.ratio.half) if line.ratio else (0.0, 0.0)
+    percent = line.value("interval_pct")
+    return math.log(line.time_us or 1.0), math.inf if percent is None else widened(line, percent / 100)
+
+
+def widened(line: Line, half: float) -> float:
+    """Return ``half``, the half-width of a time of ``line`` as a share, wider if other processes may have slowed it."""
+    return math.hypot(half, apart(line.row)) if contended(line.row) else half
+
+
+def ratio_text(log: float, half: float | None) -> str:
+    """Return a ratio with its 95 % interval, both of which are given as logarithms."""
+    text = times(math.exp(log))
+    if half is None:
+        return text
+    if half > math.log(VAGUE):
+        end = f"at {'least' if log > 0 else 'most'} {times(math.exp(log - math.copysign(half, log)))}"
+        return end if abs(log) > half else "not told apart"
+    return f"{text} ({times(math.exp(log - half))} to {times(math.exp(log + half))})"

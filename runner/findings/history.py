@@ -41,7 +41,7 @@ class History:
         return Names([each.case for each in self.series])
 
     def heading(self, series: Series) -> str:
-        """Return what tells ``series`` from the others: ``gelu cols=1024 triton on NVIDIA H200``."""
+        """Return the label of ``series``: ``gelu cols=1024 triton on NVIDIA H200``."""
         return f"{self.names.case(series.case)} on {series.device}"
 
 

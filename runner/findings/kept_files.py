@@ -35,7 +35,10 @@ def read_kept(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def read_csv(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a CSV file by its header: numbers, words, and None for nothing. None if it is damaged."""
+    """Return the lines of a CSV file by its header: numbers, words, and None for an empty cell.
+
+    A damaged file has no lines.
+    """
     try:
         lines = list(csv.DictReader(StringIO(read_kept(path), newline="")))
     except csv.Error:

@@ -140,7 +140,7 @@ class _Problem:
                 self.ratios[i, best] = ratio
 
     def judged(self, words: Mapping[tuple[int, int], str], unfinished: Collection[str]) -> list[Line]:
-        """Return the lines with what follows from the conclusions ``words`` of ``ratios``; none wins ``unfinished``."""
+        """Return the lines with the conclusions ``words`` of ``ratios``. No line wins a problem in ``unfinished``."""
         base, best = self.base, self.best
         behind = {i for (i, j), word in words.items() if j == best and word == "slower"}
         behind |= {j for (i, j), word in words.items() if i == best and word == "faster"}

@@ -68,7 +68,7 @@ def typed(impl: Choice) -> Choice:
 
 
 def match_key(case: CaseRecord) -> MatchKey:
-    """Return what is equal for equal cases."""
+    """Return a key that two cases share if they can be compared."""
     choices = (case.workload, case.impl, *case.measures)
     return (*((choice.name, frozenset(choice.fields.items())) for choice in choices), case.settings)
 

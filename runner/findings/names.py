@@ -39,11 +39,11 @@ class Names:
         return self.impl(line.case) if column == "implementation" else line.value(column)
 
     def settings(self, case: CaseRecord) -> dict[str, Scalar]:
-        """Return what varies over the grid beside workload and implementation, with its value in ``case``."""
+        """Return the settings that vary over the grid, with their values in ``case``."""
         return {name: value for name, value in case.flat_settings.items() if name in self._varying_settings}
 
     def problem(self, case: CaseRecord) -> dict[str, Scalar]:
-        """Return everything that tells the problem of ``case`` from others of its workload."""
+        """Return the fields and settings that vary over the problems of a workload, with their values in ``case``."""
         fields = case.workload.fields  # a user's workload may have had other ones in another run
         return {name: fields.get(name) for name in self.axes[case.workload.name]} | self.settings(case)
 

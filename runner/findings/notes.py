@@ -167,7 +167,7 @@ def how_many_more(members: Sequence[object]) -> str:
 
 
 def kind_of(reason: str, row: Row, names: Names) -> tuple[str, str]:
-    """Return what ``reason`` shares with those that differ in numbers alone, and whose it is if it is a failure."""
+    """Return ``reason`` without its numbers, and the implementation if it is a failure: equal for notes of one kind."""
     return NUMBER.sub("", reason), "" if row.status == "ok" else names.impl(row.case)
 
 

@@ -74,7 +74,7 @@ class RunComparison:
 
 
 def compare_runs(compared: Sequence[Run], names: Sequence[str]) -> list[RunComparison]:
-    """Return how each run but the first compares to the first. Words are corrected for all comparisons together.
+    """Compare each other run with the first. Words are corrected for all comparisons together.
 
     Two cases are the same if they have the same workload, implementation, seed, debugging mode and kind of device, and
     on a GPU the same fields of ``MEASURED``. The model of the GPU, versions, the number of replicas, and what only says
@@ -86,7 +86,7 @@ def compare_runs(compared: Sequence[Run], names: Sequence[str]) -> list[RunCompa
 
 
 def compare_values(run: Run, field: str, reference: str | None = None) -> list[RunComparison]:
-    """Return how the cases of each value of ``field`` compare to those of ``reference``, by default its first value.
+    """Compare the cases of each value of ``field`` with those of the value ``reference``, by default the first.
 
     ``field`` is named as on the command line, also without its group: ``workload.dtype``, ``dtype``, ``seed``. A field
     that is a copy of it in this run, as ``m`` may be of ``size``, goes with it.

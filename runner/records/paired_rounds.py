@@ -50,9 +50,7 @@ class PairedRounds:
         Raises one of UNREADABLE if it is malformed: a value has the wrong type, a case has no known instrument, or not
         as many batches as the others.
         """
-        values = {name: record[name] for name in ("batches_us", "instruments", "reason")}
-        values["calls"] = record["calls"] if values["batches_us"] else {}
-        values["wrong"] = record.get("wrong", {})
+        values = {name: record[name] for name in cls.__dataclass_fields__}
         check(cls, values)
         rounds = cls(**values)
         lengths = {len(batches) for batches in rounds.batches_us.values()}

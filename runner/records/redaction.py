@@ -57,7 +57,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def redact_values(value: Any) -> Any:
-    """Return plain data, redacted, also without the texts whose names in a mapping say that they are secret."""
+    """Return plain data without secrets: texts as by ``redact``, and items of a mapping by their names."""
     if isinstance(value, Mapping):
         return {
             name: REDACTED if isinstance(item, str) and is_secret(str(name), item) else redact_values(item)

@@ -61,7 +61,7 @@ class Row:
 
     @property
     def only_compiled(self) -> bool:
-        """Whether it was not run, and yet measured as it was asked: for another GPU."""
+        """Whether it was only compiled, for another GPU, and nothing else was asked for."""
         return self.reason.startswith(NOT_RUN) and len(self.case.measures) == 1
 
     @property

@@ -72,7 +72,7 @@ class ComparisonReport:
         return replace(_table(self.comparisons, self.words), title="\n".join(self.header()), notes=self.notes(None))
 
     def notes(self, most_listed: int | None) -> list[str]:
-        """Return what the table leaves open: where its intervals are from, what has no conclusion, what is left out."""
+        """Return the notes: where intervals are from, which pairs have no conclusion, which cases are left out."""
         pairs = [pair for comparison in self.comparisons for pair in comparison.pairs]
         sources = Counter[str](pair.source for pair in pairs)
         apart = [row.metrics.get("separate_pct") for pair in pairs for row in (pair.reference, pair.row)]

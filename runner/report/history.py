@@ -38,7 +38,7 @@ def figure_text(history: History, width: int) -> Text:
 
 
 def series_notes(series: Series, mark: str = HOLLOW) -> list[str]:
-    """Return what a figure of ``series`` leaves to be said. ``mark`` is how it shows a run that is not judged."""
+    """Return the sentences below a figure of ``series``. ``mark``: how the figure shows a run that is not judged."""
     notes = [
         f"changed at {_commit(series.points[place])} of {series.points[place].when}: "
         f"{series.verdict(change)} (spread by {change.source}{f'; {change.also}' if change.also else ''})"
@@ -55,7 +55,7 @@ def series_notes(series: Series, mark: str = HOLLOW) -> list[str]:
 def _drawn(series: Series, width: int) -> Parts:
     """Return a line for each run: date, commit, value, interval, plot, and what is to be said of it."""
     low, high = _range(series)
-    ends = [figure(end, series.word.unit, 3) for end in (low, high)]
+    ends = [figure(end, series.quantity.unit, 3) for end in (low, high)]
     head, *lines = text_table([["run", "commit", series.column, "±95 %"], *_cells(series)], (0, 1))
     parts = [(f"{head}  {ends[0]:<{width // 2}}{ends[1]:>{width - width // 2}}\n", "")]
     for place, (point, line) in enumerate(zip(series.points, lines, strict=True)):
@@ -69,7 +69,7 @@ def _drawn(series: Series, width: int) -> Parts:
 
 
 def _cells(series: Series) -> list[list[str]]:
-    text = series.word.text
+    text = series.quantity.text
     return [[point.when, _commit(point), text(point.value), interval(point.percent)] for point in series.points]
 
 
@@ -163,7 +163,7 @@ def _panel(history: History, series: Series) -> Mapping[str, Any]:
 
 
 def _points(series: Series, data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    unit = series.word.unit
+    unit = series.quantity.unit
     title = series.column if series.column.endswith(f"_{unit.lower()}") else f"{series.column} {unit}".strip()
     labels = {"title": None, "labelAngle": -90, "labelLimit": 220, "labelOverlap": True}
     x = {"field": "run", "type": "ordinal", "sort": {"field": "place"}, "axis": labels}
@@ -189,7 +189,7 @@ def _changes(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def history_table(history: History) -> Table:
-    """Return the runs of each series, and what is to be said of them."""
+    """Return the runs of each series as a table with notes."""
     groups = []
     for series in history.series:
         changes = {place: series.verdict(change) for place, change in series.changes.items()}
@@ -224,11 +224,11 @@ def history_page(history: History) -> str:
 
 def _overview(history: History) -> Chart:
     """Return a chart with a line per case over the runs and their commits."""
-    column, time = history.series[0].column, history.series[0].word.unit == "us"
+    column, time = history.series[0].column, history.series[0].quantity.unit == "us"
     quantity = Column("s" if time else "", "", title=column)
     data = [
         {"implementation": history.heading(series), "run": f"{point.when} {_commit(point)}"}
-        | {"value": point.value * (1e-6 if time else 1.0), "text": series.word.text(point.value)}
+        | {"value": point.value * (1e-6 if time else 1.0), "text": series.quantity.text(point.value)}
         for series in history.series
         for point in series.points
         if point.value

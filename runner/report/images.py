@@ -16,7 +16,7 @@ DRAWN: Mapping[str, Mapping[str, Any]] = {"png": {"scale": 2}, "svg": {}}  # arg
 
 
 def convert() -> ModuleType:
-    """Return the package that draws. Raises BadInput if it is not installed."""
+    """Return the package vl-convert. Raises BadInput if it is not installed."""
     try:
         import vl_convert
     except ModuleNotFoundError:

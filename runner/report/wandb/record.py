@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,7 +62,7 @@ def main(folder: Path, into: Path, settings: SimpleNamespace, offline: str) -> N
     else:
         wanted = not (offline or reason or settings.per == "case")
         page = _page(run) if wanted else {}  # it takes 2 s, which an offline run need not wait for
-        state = replace(_Recorder(run, into, settings, earlier).record(page), why=reason)
+        state = replace(_Recorder(Content(run), into, settings, earlier).record(page), why=reason)
     wandb.teardown()
     write_state(into, state)
 
@@ -72,21 +71,17 @@ def main(folder: Path, into: Path, settings: SimpleNamespace, offline: str) -> N
 class _Recorder:
     """Records the rows of a past run offline, as one run of W&B or one per case; W&B's files go ``into`` a folder.
 
-    A resumed sweep goes on ``earlier``: same id, later steps, and those records of the history that are new.
+    A resumed sweep continues ``earlier``: it has the same id, later steps, and the new records of the history alone.
     """
 
-    past: Run
+    content: Content
     into: Path
     settings: SimpleNamespace  # the fields of Wandb
     earlier: State
 
-    @cached_property
-    def content(self) -> Content:
-        return Content(self.past)
-
     def record(self, page: Mapping[str, Any]) -> State:
         """Record what is new, a sweep with its ``page``, and return what was done. Raises wandb.Error, OSError."""
-        journal_bytes = (self.past.folder / journal.NAME).stat().st_size
+        journal_bytes = (self.content.run.folder / journal.NAME).stat().st_size
         recorded, history = self._record_cases() if self.settings.per == "case" else self._record_sweep(page)
         if not recorded:  # no case has changed
             return replace(self.earlier, refused="", why="", journal_bytes=journal_bytes)
@@ -96,7 +91,8 @@ class _Recorder:
 
     def _record_sweep(self, page: Mapping[str, Any]) -> tuple[Sequence[str], list[dict[str, Any]]]:
         """Record the whole sweep as one run. Return its folder and the new records of its history."""
-        past, content, conclusion = self.past, self.content, conclude(self.past)
+        past, content = self.content.run, self.content
+        conclusion = conclude(past)
         sentences = [*conclusion.answers, *(each.summary for each in conclusion.findings), *conclusion.failures]
         run = self._begin(
             content.lines,
@@ -116,7 +112,7 @@ class _Recorder:
 
     def _record_cases(self) -> tuple[Sequence[str], list[dict[str, Any]]]:
         """Record each case as a run of its own, in a group. Return their folders and the figures that are new."""
-        past, content, recorded, history = self.past, self.content, [], []
+        past, content, recorded, history = self.content.run, self.content, [], []
         for line in content.lines:
             row, figures = line.row, case_figures(line)
             if not (new := self._new([{"case": row.case.key, **figures}])):

@@ -82,13 +82,13 @@ def main(request: Request, outcome: Path) -> None:
 
 
 def link(url: str, title: str) -> str:
-    """Return the address of a report with only letters and digits of its title, any of which the client puts in it."""
+    """Return the address of a report, which has the title in it, with the letters and digits of the title alone."""
     head, identifier = url.partition("/reports/")[0], url.rpartition("--")[2]
     return f"{head}/reports/{OTHER.sub('-', title).strip('-')}--{identifier}"
 
 
 def specification(report: wr.Report) -> dict[str, Any]:
-    """Return what a server is sent for ``report``."""
+    """Return ``report`` as it is sent to a server."""
     head = {name: getattr(report, name) for name in ("title", "description", "entity", "project")}
     return head | {"spec": json.loads(report._to_model().spec.model_dump_json(by_alias=True))}
 
