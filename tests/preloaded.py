@@ -25,6 +25,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn
 
 PACKAGES = ("torch", "hydra", "omegaconf", "pandas", "rich.live", "rich.table", "wandb", "wandb.sdk.launch")
@@ -65,6 +66,8 @@ def forkable(args: object, env: Mapping[str, str] | None) -> bool:
     words = _words(args)
     if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
         return False
+    if words[2] == "kernel_runner.worker.again" and "judge" in json.loads(Path(words[3]).read_text()):
+        return False  # a forked process would judge with the operators that the case has replaced
     given = dict(os.environ if env is None else env)
     changed = {name for name in {*given, *BASE} if name.startswith(AT_START) and given.get(name) != BASE.get(name)}
     paths = {*given.get("PYTHONPATH", "").split(os.pathsep)} - {*BASE.get("PYTHONPATH", "").split(os.pathsep)}

@@ -27,7 +27,6 @@ from triton.testing import do_bench, do_bench_cudagraph
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from benchmarks.timer.peers import defaults
 from runner.device import identity
-from runner.measure import MeasureContext
 from runner.store import run_folder
 from runner.timing.call import Call
 from runner.timing.gpu_state import LEAD_S
@@ -217,7 +216,7 @@ def measure(data: str, sustained_s: float) -> Process:
         rest()
         peers |= peer(call)
     rest()
-    columns = replace(defaults(), sustained_s=sustained_s).measure(Call(call), MeasureContext("cuda"))  # type: ignore[arg-type]
+    columns = replace(defaults(), sustained_s=sustained_s).time(Call(call), "cuda")  # type: ignore[arg-type]
     row = {name: value for name, value in columns.items() if isinstance(value, str | int | float)}
     return Process(identity.describe(), peers, row, time.perf_counter() - started)
 

@@ -26,7 +26,6 @@ from benchmarks.common import Run, digits, load_average, page, publish, table
 from benchmarks.timer.calls import gelu
 from benchmarks.timer.peers import Taken, by_peers, clocked, defaults
 from runner.device import identity
-from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
 from runner.store import run_folder
 from runner.timing import calibration, cuda, cupti, instruments, peak_memory
@@ -120,7 +119,7 @@ def main() -> None:
 
 def measure(run: Run, settings: Benchmark) -> Figures:
     """Return the columns of ``run`` by our benchmark."""
-    return dict(settings.measure(Call(run), MeasureContext("cuda")))  # type: ignore[arg-type]  # outputs are not looked at
+    return dict(settings.time(Call(run), "cuda"))  # type: ignore[arg-type]  # outputs are not looked at
 
 
 def spinning(cycles: int) -> Run:

@@ -38,7 +38,7 @@ class MeasureContext:
     """What a measurement is told in addition to the call."""
 
     device: str  # "cpu" or "cuda"
-    case: CaseRecord | None = None  # None for a call outside of a grid, as in a self-test
+    case: CaseRecord
     place: Path | None = None  # path of ``folder``; None if no files can be kept
     figures: Mapping[str, Scalar] = field(default_factory=dict)  # figures of earlier measurements of this row
     program: str = ""  # module that builds and checks a case again, in a process that a tool has started
@@ -53,29 +53,31 @@ class MeasureContext:
 
     @property
     def of_rank(self) -> str:
-        """What the files of this measurement are of, if several ranks measure; else ""."""
+        """A note that the files are of one rank, if several ranks measure; else ""."""
         from ..timing.ranks import current
 
         return f"of rank {current.rank}; the other ranks have files of their own" if current.count > 1 else ""
 
-    def command(self, calls: int, *, cold_l2: bool = True, script: Mapping[str, object] | None = None) -> list[str]:
+    def command(self, calls: int = 0, **options: object) -> list[str]:
         """Return the command of a program that builds and checks the case again, then makes ``calls`` calls of it.
 
         The program is worker/again.py. It turns CUDA's profiler on for these calls only, and puts each into an NVTX
-        range. With ``cold_l2`` it empties the GPU's L2 cache before each call. With ``script`` it skips the check and
-        times the first calls. The result of an earlier program is deleted. Raises CannotMeasure if there is no case.
+        range. The result of an earlier program is deleted.
+
+        Args:
+            calls: number of calls.
+            options: ``cold_l2=False`` keeps the GPU's L2 cache warm; it is emptied before each call otherwise.
+                ``script``, the keyword arguments of ``again.script``, skips the check and times the first calls.
+                ``judge``, the path of a file of outputs, makes no call and checks the outputs.
+
         """
         import torch
 
         from ..timing.ranks import current
 
-        if self.case is None:
-            raise CannotMeasure(
-                "this measurement repeats a case in a new process, and this call does not belong to a case"
-            )
         (self.folder / RESULT).unlink(missing_ok=True)
-        options = {"calls": calls, "cold_l2": cold_l2, "script": script, "result": str(self.folder / RESULT)}
-        request = {"case": self.case.to_record(), **options, "place": current.another_place()}
+        request = {"case": self.case.to_record(), "calls": calls, "result": str(self.folder / RESULT)}
+        request |= {"place": current.another_place(), **options}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
         torch.cuda.empty_cache()  # the other process needs the memory that torch caches here
         return [sys.executable, "-P", "-m", self.program, str(self.folder / "case.json")]

@@ -23,7 +23,7 @@ COLUMNS = {f"{part}_us": Column("us", f"{text}, in one step of training", "lower
 
 @dataclass(frozen=True)
 class Parts:
-    """Times of parts, from the begin of each to that of the next."""
+    """Times of the parts, from the beginning of each to the beginning of the next."""
 
     calls: Annotated[int, "at least 1"]
 

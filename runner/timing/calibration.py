@@ -21,6 +21,7 @@ from . import cupti, ranks
 from .capture import per_gpu, plain_mode
 from .gpu_kernels import null, spin
 from .instrument import Instrument
+from .instrument import calibrations as known
 from .preparation import preparation
 from .statistics import trimmed_mean
 from .timestamps import GraphTimestamps, StreamTimestamps
@@ -33,8 +34,6 @@ CUPTI_RUNS = 5  # of which the median counts, once per machine
 FORMAT = 1  # of the file in the cache folder
 COOLING_S = 0.2  # until the clock recovers after work at the power limit
 SPIN_CYCLES = 20_000  # about 10 us of one warp, too little for a power limit to act
-
-known: dict[str, float] = {}  # all calibrations so far; an earlier process may have made some
 
 
 def _on_gpu(name: str) -> str:

@@ -11,6 +11,9 @@ from . import ranks
 from .nested import returned_tensors
 from .spot_checks import SpotChecks
 
+# Timer offsets and clocks by name, each measured once for all processes of a run on this GPU.
+calibrations: dict[str, float] = {}
+
 
 class Instrument:
     """Base class of all instruments, which time single calls of ``run``, each after an untimed call of ``before``."""

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +30,11 @@ from ..timing.cpu import all_threads
 from .job import Job
 from .problem import ProblemState
 from .process_state import computing, read_state
-from .used_files import ROOMS, UsedFiles
+from .used_files import LINKED, UsedFiles
 
 AGAIN = "kernel_runner.worker.again"  # program that runs a case again under a tool
 LEFT_BYTES = 2**29  # GPU memory: more than the runner itself keeps between two problems
 WIPED_BYTES_S = 3e11  # the driver wipes freed memory: 138 GiB slowed an H200 by 2 % for 0.36 s
-CALIBRATION = "kernel_runner.timing.calibration"  # imported only when needed, since it imports Triton
 # Inductor's processes: the pool that compiles, also for later cases, and the processes that time candidates.
 INDUCTOR = re.compile(r"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
 
@@ -192,15 +191,15 @@ def _judged_anew(row: Row, problem: ProblemState) -> Row:
         if ranks.current.count > 1:
             raise RuntimeError("that process would be alone, without the other ranks")
         call.restore()
-        columns, wrong = judge_anew(row.case, call.run())
+        anew = judge_anew(row.case, call.run(), AGAIN)
         note = "judged again in a fresh process"
     except Exception as error:
-        columns, wrong = {"correct": None}, ""
+        anew = {"columns": {"correct": None}, "wrong": ""}
         note = f"right or wrong is unknown, since judging it again in a fresh process failed: {error}"
     side_effects = f"{row.metrics['side_effects']}; {note}"
-    metrics = {**row.metrics, **columns, "correct": columns["correct"] or None, "side_effects": side_effects}
-    row = replace(row, metrics=metrics)
-    return row.found_wrong(wrong) if wrong else row
+    correct = anew["columns"]["correct"] or None
+    row = replace(row, metrics={**row.metrics, **anew["columns"], "correct": correct, "side_effects": side_effects})
+    return row.found_wrong(anew["wrong"]) if anew["wrong"] else row
 
 
 def _of_worktree(case: CaseRecord, used: Iterable[str]) -> list[str]:
@@ -213,7 +212,7 @@ def _of_worktree(case: CaseRecord, used: Iterable[str]) -> list[str]:
         return []
     snapshot = revisions.snapshot(str(case.impl.fields["rev"]), place)
     own = os.path.abspath(str(case.workload.fields.get("path") or ""))
-    others = (path for path in sorted(used) if path != own and not path.startswith((*ROOMS,)))
+    others = (path for path in sorted(used) if path != own and not path.startswith((*LINKED,)))
     files = [path for path in others if snapshot.differs(path)]
     return [os.path.relpath(path, snapshot.worktree) for path in files]
 
@@ -242,17 +241,6 @@ def warm_up_process(device: str, like: CaseRecord | None = None) -> None:
         for measure in ProblemState(like).measures if like else ():
             if prepare := getattr(measure, "prepare", None):
                 prepare(device)
-
-
-def calibrations() -> Mapping[str, float]:
-    """Return the calibrations of this process's instruments."""
-    module = sys.modules.get(CALIBRATION)
-    return module.known if module else {}
-
-
-def recall(values: Mapping[str, float]) -> None:
-    """Take over the ``calibrations`` of another process of this run on the same GPU."""
-    importlib.import_module(CALIBRATION).known.update(values)
 
 
 def left_running() -> list[int]:

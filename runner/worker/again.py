@@ -1,4 +1,4 @@
-"""Run a case again in a process that a tool has started: nsys, ncu or compute-sanitizer.
+"""Run a case again in a process of its own, which a tool may have started: nsys, ncu or compute-sanitizer.
 
     python -m runner.worker.again <case.json>
 
@@ -7,6 +7,7 @@ The calls to observe follow while CUDA's profiler is on, each in a range ``call`
 workload names. As in the benchmark, inputs are restored and the L2 cache is emptied before each call, outside of its
 range; a request may choose a warm cache. The result goes into the file that the request names: the time of each call
 by the host's clock, or an error, with exit code 1. For ``measure=by_hand`` it times the first calls without a check.
+For ``judge_anew`` it makes no call, and judges the outputs in a file.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ..timing import ranks
 from ..timing.call import in_turn
 from ..timing.preparation import preparation
 from .job import Job
+from .judge_anew import judged
 from .problem import ProblemState, algorithms
 
 IMPLEMENTATIONS = str(KERNELS)  # files of which the tracer of a script walks the stack
@@ -50,10 +52,12 @@ def main(request: Path) -> int:
     deterministic = algorithms(deterministic=case.settings.deterministic_algorithms)
     try:
         with deterministic, watched(torch.cuda.nvtx.range if torch.cuda.is_available() else nullcontext):
-            if options["script"]:
-                written = script(job, int(options["calls"]), **options["script"])
+            if saved := options.get("judge"):
+                written = judged(job.problem, Path(saved))
+            elif settings := options.get("script"):
+                written = script(job, int(options["calls"]), **settings)
             else:
-                written = again(job, int(options["calls"]), cold_l2=bool(options["cold_l2"]))
+                written = again(job, int(options["calls"]), cold_l2=options.get("cold_l2", True))
     except (Exception, SystemExit) as error:  # an implementation may call sys.exit
         traceback.print_exc()
         fault = classify(error, job.phase)

@@ -77,8 +77,8 @@ class Job:
             try:
                 call = self.ready()
             except Exception as error:
-                refusal = without_gpu(error) if self.problem.device == "cpu" else None
-                if refusal := refusal or (error if isinstance(error, Unsupported) else None):
+                is_refusal = isinstance(error, Unsupported) or self.problem.device == "cpu"
+                if refusal := without_gpu(error) if is_refusal else None:
                     self._measure_without_running(refusal)
                     raise refusal from None
                 raise

@@ -1,92 +1,71 @@
-"""Judge outputs in a fresh process, after a case has changed what torch's operators compute in its own.
-
-    python -m runner.worker.judge_anew <folder>
-
-The folder has the case and the bytes of its outputs. The result is written there too.
-"""
+"""Judge outputs in a fresh process, after a case has changed what torch's operators compute in its own."""
 
 from __future__ import annotations
 
 import ctypes
-import json
-import subprocess
-import sys
+import pickle
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..device import import_path
+from ..device import tools
+from ..measure import MeasureContext, result
 from ..records.case import CaseRecord
 from ..timing.nested import returned_paths, returned_tensors
 from .problem import ProblemState
 
-MODULE = "kernel_runner.worker.judge_anew"
 LIMIT_S = 300.0
-CASE, RESULT = "case.json", "result.json"
 
 
-def judge_anew(case: CaseRecord, outputs: object) -> tuple[Mapping[str, Any], str]:
-    """Return the columns of the check of ``outputs``, which a call of ``case`` returned, and what is wrong or "".
+def judge_anew(case: CaseRecord, outputs: object, program: str) -> Mapping[str, Any]:
+    """Return ``columns`` of the check of ``outputs``, which a call of ``case`` returned, and ``wrong``, a reason or "".
 
-    Raises RuntimeError if the fresh process fails.
+    ``program`` is the module that runs a case again. Raises RuntimeError if the fresh process fails.
     """
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        described = [_save(tensor, folder / str(place)) for place, tensor in enumerate(returned_tensors(outputs))]
-        request = {"case": case.to_record(), "paths": returned_paths(outputs), "tensors": described}
-        (folder / CASE).write_text(json.dumps(request), encoding="utf-8")
-        words = [sys.executable, "-m", MODULE, name]
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"it took more than {LIMIT_S:g} s") from None
-        if done.returncode:
-            raise RuntimeError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
-        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    return result["columns"], result["reason"]
+        context = MeasureContext("", case, Path(name), program=program)
+        saved = context.folder / "outputs.pickle"
+        saved.write_bytes(pickle.dumps((returned_paths(outputs), [*map(_saved, returned_tensors(outputs))])))
+        ended = tools.run_tool(context.command(judge=str(saved)), context.folder / "log", LIMIT_S)
+        written = result(context.folder)
+    if ended.timed_out:
+        raise RuntimeError(f"it took more than {LIMIT_S:g} s")
+    if "columns" not in written:
+        raise RuntimeError(written.get("error") or f"exit code {ended.code}")
+    return written
 
 
-def main(folder: Path) -> None:
-    """Judge the outputs in ``folder``."""
-    request = json.loads((folder / CASE).read_text(encoding="utf-8"))
-    problem = ProblemState(CaseRecord.from_record(request["case"]))
+def judged(problem: ProblemState, saved: Path) -> dict[str, Any]:
+    """Return the result of ``judge_anew`` for the outputs in the file ``saved``, in the fresh process."""
     expected = problem.expected()
-    outputs = [_load(folder / str(place), described) for place, described in enumerate(request["tensors"])]
-    result = expected.check_tensors([tensor.to(problem.device) for tensor in outputs], request["paths"])
-    written = {"columns": result.columns(), "reason": result.reason}
-    (folder / RESULT).write_text(json.dumps(written), encoding="utf-8")
+    paths, outputs = pickle.loads(saved.read_bytes())  # noqa: S301  # which this package has written
+    check = expected.check_tensors([_tensor(**output).to(problem.device) for output in outputs], paths)
+    return {"columns": check.columns(), "wrong": check.reason}
 
 
-def _save(tensor: Tensor, path: Path) -> dict[str, Any]:
-    """Write the storage of ``tensor`` without an operator of torch. Return what describes the tensor."""
+def _saved(tensor: Tensor) -> dict[str, Any]:
+    """Return the bytes, type, shape and strides of ``tensor``, read without an operator of torch."""
     storage = tensor.untyped_storage()
+    data = ctypes.create_string_buffer(storage.nbytes())
     if tensor.is_cuda:
         torch.cuda.synchronize()
-        buffer = ctypes.create_string_buffer(storage.nbytes())
         driver = ctypes.CDLL("libcuda.so.1")
-        if code := driver.cuMemcpyDtoH_v2(buffer, ctypes.c_uint64(storage.data_ptr()), ctypes.c_size_t(len(buffer))):
+        if code := driver.cuMemcpyDtoH_v2(data, ctypes.c_uint64(storage.data_ptr()), ctypes.c_size_t(len(data))):
             raise RuntimeError(f"cuMemcpyDtoH: CUDA error {code}")
-        path.write_bytes(buffer.raw)
     else:
-        path.write_bytes(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": [*tensor.shape], "stride": tensor.stride(), "offset": tensor.storage_offset()}
+        ctypes.memmove(data, storage.data_ptr(), len(data))
+    place = {"shape": tuple(tensor.shape), "stride": tensor.stride(), "offset": int(tensor.storage_offset())}
+    return {"data": bytearray(data.raw), "dtype": tensor.dtype, **place}
 
 
-def _load(path: Path, described: Mapping[str, Any]) -> Tensor:
-    data = bytearray(path.read_bytes())
-    empty = torch.empty(0, dtype=getattr(torch, described["dtype"]))
+def _tensor(
+    data: bytearray, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> Tensor:
+    empty = torch.empty(0, dtype=dtype)
     if not data:
-        return empty.reshape(described["shape"])
-    storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
-    shape: Sequence[int] = described["shape"]
-    return empty.set_(storage, described["offset"], shape, described["stride"])
-
-
-if __name__ == "__main__":
-    import_path.arrange_here()
-    main(Path(sys.argv[1]))
+        return empty.reshape(shape)
+    return empty.set_(torch.frombuffer(data, dtype=torch.uint8).untyped_storage(), offset, shape, stride)

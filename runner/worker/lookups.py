@@ -1,4 +1,4 @@
-"""What Python code looks for: files, also those that are missing, and modules, also those that are loaded already.
+"""Files and modules that Python code looks for, including missing files and modules that are loaded already.
 
 Functions are replaced and finders added only while it watches, so that nothing of it is left in a call that is timed.
 """

@@ -130,7 +130,7 @@ def _open_files() -> float:
 
 
 def computing(threads: Set[int]) -> list[str]:
-    """Return the names of those of ``threads``, by their ids, that compute in each of several looks."""
+    """Return the names of the ``threads``, given by id, that were computing at each of several looks."""
     for _ in range(LOOKS):
         if not threads:
             return []

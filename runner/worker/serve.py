@@ -31,7 +31,8 @@ def main(descriptor: int) -> None:
     import_path.arrange_here()
     del sys.argv[1:]  # a script of the user's may read it
     from ..timing import ranks
-    from . import Worker, calibrations, recall, tidy, warm_up_process
+    from ..timing.instrument import calibrations
+    from . import Worker, tidy, warm_up_process
 
     channel = socket.socket(fileno=descriptor)
     messages = channel.makefile("rb")
@@ -59,7 +60,7 @@ def main(descriptor: int) -> None:
         except (ValueError, OSError):  # the channel ended, perhaps within a message
             return
         if "recall" in message:
-            recall(message["recall"])
+            calibrations.update(message["recall"])
         elif "prepare" in message:
             send(prepared=worker.prepare(CaseRecord.from_record(message["prepare"])))
         elif "case" not in message:
@@ -71,7 +72,7 @@ def main(descriptor: int) -> None:
                 return
             row, spoiled = worker.run(case)
             flush()
-            send(row=row.to_record(), spoiled=spoiled, calibrations=calibrations())
+            send(row=row.to_record(), spoiled=spoiled, calibrations=calibrations)
             if spoiled:
                 return
 

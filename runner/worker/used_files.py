@@ -1,8 +1,8 @@
-"""Which files of the user's repositories a case uses: files that anyone opens, and files that are looked for in vain.
+"""Files of the user's repositories that a case uses: files that are opened, and missing files that are looked for.
 
-inotify reports the files that are opened, also by a compiler or by a library in C. ``lookups`` notes what is missing,
-which nobody opens. A module that an earlier case has imported opens no file again: an import of it counts for all that
-was used while it was loaded.
+inotify reports the files that are opened, also by a compiler or by a library in C. ``lookups`` notes missing files,
+which nothing opens. A module that an earlier case has imported opens no file again, so an import of it counts as a use
+of all files that were used while it was loaded.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..records.row import Phase
 from .lookups import Lookups
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# Folders of this package whose files count, and where they are: links, in a checkout
-ROOMS = {f"{PACKAGE}/{name}/": f"{(PACKAGE / name).resolve()}/" for name in ("kernels", "models")}
+# Folders of this package whose files count, and the folders that they link to in a checkout
+LINKED = {f"{PACKAGE}/{name}/": f"{(PACKAGE / name).resolve()}/" for name in ("kernels", "models")}
 RUNNER = tuple(f"{folder}/" for folder in (PACKAGE, PACKAGE.with_name("kernel_runner"), PACKAGE.with_name("conf")))
 PLACES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 INSTALLED = tuple({f"{place}/" for folder in PLACES for place in (folder, os.path.realpath(folder))})
-OTHERS = (*RUNNER, *INSTALLED)  # folders whose files do not count, but for ROOMS
+OTHERS = (*RUNNER, *INSTALLED)  # folders whose files do not count, but for LINKED
 NINJA = "build.ninja"  # in the folder of an extension that torch.utils.cpp_extension builds
 FOREIGN = ("site-packages", "dist-packages")  # names of folders with installed packages
 
@@ -53,7 +53,7 @@ class UsedFiles:
         finders = [module for name, module in sys.modules.items() if name.startswith("__editable__")]  # of setuptools
         editable = [os.path.dirname(place) for finder in finders for place in getattr(finder, "MAPPING", {}).values()]
         folders = [os.getcwd(), *filter(_is_of_user, [*sys.path, *editable])]
-        self._watch([*ROOMS, *(str(repository(folder)) for folder in folders)])
+        self._watch([*LINKED, *(str(repository(folder)) for folder in folders)])
         self._look_at_modules()
         self._loaded_since(set(self._modules.values()))
         for name, file in self._modules.items():
@@ -136,7 +136,7 @@ class UsedFiles:
         data = [path for path in used if not path.endswith(".py")]  # a module may keep what a call of it has read
         for name, file in self._modules.items():
             if file == self._workload and self._part is not self._case[0]:
-                continue  # whoever builds the implementation asks it for names; what it uses is in the workload's part
+                continue  # building the implementation only looks up names in it
             if name in imported or (name.rpartition(".")[0] in imported and not _is_kernel(file)):
                 brought |= self._loaded_with.get(file, set()) | {file}
                 self._loaded_with.setdefault(file, set()).update(data)
@@ -144,7 +144,7 @@ class UsedFiles:
         return brought
 
     def _opened(self) -> tuple[dict[str, str], set[str]]:
-        """Return the files that were opened, and those that the case has written, or someone else meanwhile."""
+        """Return the files that were opened, and the files that were written, by the case or another process."""
         seen: dict[str, int] = {}
         for path, events in self._events.read():
             seen[path] = seen.get(path, 0) | events
@@ -158,7 +158,7 @@ class UsedFiles:
 
     def _counts(self, path: str) -> bool:
         """Return whether ``path`` may be one of the user's: in a folder, and not of an installation or of git."""
-        if path.startswith((*ROOMS,)):
+        if path.startswith((*LINKED,)):
             return not path.endswith("/")  # the runner itself lists them
         if not path.startswith(self._roots) or path.startswith(OTHERS):
             return False
@@ -173,7 +173,7 @@ class UsedFiles:
                 continue
             if spec.origin.startswith(INSTALLED) or self._modules.get(name) == (origin := _plain(spec.origin)):
                 continue
-            if origin.startswith(RUNNER) and not origin.startswith((*ROOMS,)):
+            if origin.startswith(RUNNER) and not origin.startswith((*LINKED,)):
                 continue
             file = _file(origin)
             if _is_kernel(file) and file.endswith("__init__.py"):
@@ -187,7 +187,7 @@ class UsedFiles:
         """Note that a module was imported when its repository, if it has one, was not watched."""
         top = repository(os.path.dirname(file))
         is_kept = "/." in file.removeprefix(str(top))  # in a cache
-        if file and not file.startswith((*ROOMS,)) and (top / ".git").exists() and not is_kept:
+        if file and not file.startswith((*LINKED,)) and (top / ".git").exists() and not is_kept:
             self._unknown = self._unknown or f"{name} in {top} was imported before it could be watched"
 
     # --- watching ---
@@ -207,7 +207,7 @@ def _is_of_user(folder: str) -> bool:
 
 def _is_kernel(file: str) -> bool:
     """Return whether ``file`` is an implementation in this package: the runner itself imports the folders of them."""
-    return f"{os.path.dirname(os.path.dirname(file))}/" in ROOMS
+    return f"{os.path.dirname(os.path.dirname(file))}/" in LINKED
 
 
 def _source(path: str) -> str:
@@ -220,7 +220,7 @@ def _source(path: str) -> str:
 
 def _plain(path: str) -> str:
     """Return ``path`` as this package names it, by its links."""
-    return next((link + path.removeprefix(real) for link, real in ROOMS.items() if path.startswith(real)), path)
+    return next((link + path.removeprefix(real) for link, real in LINKED.items() if path.startswith(real)), path)
 
 
 def _file(origin: str) -> str:

@@ -185,7 +185,7 @@ def test_a_recompilation_is_told_with_torchs_reason():
 def test_torchs_own_operators_on_a_cpu_show_no_code(tmp_path):
     with pytest.raises(CannotMeasure, match="impl=compiled shows"):
         Inspect(reference=None, arch=None).measure(
-            Call(lambda: (torch.ones(3),)), MeasureContext("cpu", place=tmp_path)
+            Call(lambda: (torch.ones(3),)), MeasureContext("cpu", None, tmp_path)
         )
 
 

@@ -29,7 +29,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 def measured(call, device, tmp_path, **changes):
     fields = {"top": 5, "snapshot": True, "max_events": 10_000} | changes
-    return Memory(**fields).measure(call, MeasureContext(device, place=tmp_path / "memory"))
+    return Memory(**fields).measure(call, MeasureContext(device, None, tmp_path / "memory"))
 
 
 def lines(path):

@@ -23,7 +23,7 @@ def steps(parts):
 
 
 def test_parts_add_up_to_the_step():
-    figures = Parts(calls=3).measure(Call(lambda: steps(SECONDS)), MeasureContext("cpu"))
+    figures = Parts(calls=3).measure(Call(lambda: steps(SECONDS)), MeasureContext("cpu", None))
     assert list(figures) == [*(f"{name}_us" for name in SECONDS), "step_us", "parts_pct"]
     assert all(figures[f"{name}_us"] >= 1e6 * seconds for name, seconds in SECONDS.items())
     assert figures["step_us"] >= 8000
@@ -34,4 +34,4 @@ def test_parts_add_up_to_the_step():
 def test_a_call_without_parts_is_not_measured():
     for parts in ({}, {"another": 0.0}):
         with pytest.raises(CannotMeasure, match="no parts: take a workload that trains"):
-            Parts(calls=1).measure(Call(lambda parts=parts: steps(parts)), MeasureContext("cpu"))
+            Parts(calls=1).measure(Call(lambda parts=parts: steps(parts)), MeasureContext("cpu", None))

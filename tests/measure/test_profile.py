@@ -32,7 +32,7 @@ def profile(**changes):
 
 @pytest.fixture
 def context(tmp_path):
-    return MeasureContext("cpu", place=tmp_path / "files")
+    return MeasureContext("cpu", None, tmp_path / "files")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_how_many_calls_fit(call_s, plan):
 
 def test_where_no_file_can_be_kept_there_is_no_profile(call):
     with pytest.raises(CannotMeasure, match="this measurement keeps files"):
-        profile().measure(call, MeasureContext("cpu"))
+        profile().measure(call, MeasureContext("cpu", None))
 
 
 def test_a_trace_without_kernels_is_not_taken_for_a_gpus(call, context):

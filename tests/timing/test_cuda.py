@@ -17,10 +17,9 @@ def benchmark(**changes):
 
 
 def measure(run, inputs=(), **changes):
-    from runner.measure import MeasureContext
     from runner.timing.call import Call
 
-    return benchmark(**changes).measure(Call(run, inputs=inputs), MeasureContext("cuda"))
+    return benchmark(**changes).time(Call(run, inputs=inputs), "cuda")
 
 
 def gelu(count):

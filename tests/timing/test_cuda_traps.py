@@ -44,7 +44,6 @@ def unseen_by_captures(made):
 
 
 def measure(run, judge=None, **settings):
-    from runner.measure import MeasureContext
     from runner.measure.benchmark import Benchmark
     from runner.records.options import CONF
     from runner.timing.call import Call
@@ -52,7 +51,7 @@ def measure(run, judge=None, **settings):
     fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"measured_peak": False} | settings
     del fields["name"], fields["quick"]
     run()  # as the worker does before it checks
-    return Benchmark(**fields).measure(Call(run, judge=judge), MeasureContext("cuda"))
+    return Benchmark(**fields).time(Call(run, judge=judge), "cuda")
 
 
 def test_work_on_a_stream_that_is_joined_is_in_the_graph(made):

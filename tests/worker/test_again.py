@@ -173,8 +173,6 @@ def test_a_tool_starts_it_as_the_scene_says(tmp_path):
     assert len(json.loads((context.folder / "again.json").read_text())["calls_us"]) == 3
 
 
-def test_a_call_of_no_case_cannot_be_done_again(tmp_path):
-    with pytest.raises(CannotMeasure, match="does not belong to a case"):
-        MeasureContext("cpu", None, tmp_path).command(1)
+def test_a_case_is_not_done_again_where_no_file_can_be_kept():
     with pytest.raises(CannotMeasure, match="no folder"):
         MeasureContext("cpu", CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), Settings("cpu", 0))).command(1)

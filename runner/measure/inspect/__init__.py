@@ -108,7 +108,7 @@ class Inspect:
             raise CannotMeasure(NOTHING[context.device])
         table = kernel_lines(seen, times)
         main = dominant(table)
-        fields = context.case.workload.fields if context.case else {}
+        fields = context.case.workload.fields
         dtype, tf32 = str(fields.get("dtype", "")), bool(fields.get("tf32"))
         launches, graphs = sum(line.launches for line in table), len(seen.graphs)
         reason = explain(Facts(context.figures, dtype, tf32, main, launches, graphs, context.device, self.arch))
@@ -116,7 +116,7 @@ class Inspect:
         notes = [f"not read: {note}" for note in seen.unread]
         if self.arch:
             notes.append("kernels and tiles were chosen for this machine's GPU, or for none")
-        if context.case and context.case.impl.name == "compiled":
+        if context.case.impl.name == "compiled":
             notes += compilations()
         (context.folder / SUMMARY).write_text(kernel_summary(reason, table, notes), encoding="utf-8")
         cells = {f"kernel_{name}": cell for name, cell in main.cells().items()} | main.cells() if main else {}
