@@ -1,4 +1,4 @@
-"""What an output may differ by from its float64 reference: limits that follow from draws with rounding errors.
+"""Limits of how far an output may be from its float64 reference, which follow from draws with rounding errors.
 
 An output is right if all of these hold, where r is the reference in float64, e the reference in its own types, s the
 standard deviation of the draws around r, and u the unit roundoff of the output's type:
@@ -10,7 +10,7 @@ standard deviation of the draws around r, and u the unit roundoff of the output'
                    each row and each column. Here errors of rounding cancel, and wrong factors do not
     integers       each is what r, e or a draw has; as many others as a fresh draw has
 
-All is computed with torch's operators themselves, since an implementation may replace functions of torch.
+All is computed by torch's own methods of tensors, since an implementation may replace functions of torch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 from math import inf, isfinite, sqrt
 
 import torch
-from torch import Tensor
+from torch import Tensor, cat
 
-from ..timing.bound import aten
 from ..timing.correctness import CheckResult, element_index
+from ..timing.unpatched import unpatched
 from .rounding import UNIT
 
 CAP, RMS, SCALE, OWN, OWN_SCALE = 16.0, 2.5, 8.0, 4.0, 1.5
@@ -47,6 +47,7 @@ INFINITE = 1e100  # what is larger comes from HUGE
 class Floats:
     """The limits of an output of floating point numbers."""
 
+    @unpatched()
     def __init__(self, value: Tensor, own: Tensor) -> None:
         """Start without draws.
 
@@ -58,42 +59,44 @@ class Floats:
         self.shape, self.dtype = tuple(value.shape), own.dtype
         self._exact, self._own = _matrix(value), _matrix(own)
         self._value = _finite(self._exact)  # r, and 0 where it is not finite
-        self._variance = aten.zeros_like(self._value)
+        self._variance = self._value.new_zeros(self._value.shape)
         self._draws, self._spare = 0, 0
         self._bound, self._rms, self._floor = ROUNDED[own.dtype.itemsize <= 2]
         self._unit = UNIT[own.dtype]
         self._tiny = 2 * SUBNORMAL.get(own.dtype, torch.finfo(own.dtype).tiny)
         self._scales: dict[str, Tensor] = {}  # of sums of (y - r) r: their variances, later their limits
 
+    @unpatched()
     def add(self, draw: Tensor) -> None:
         """Count one more draw."""
         self._draws += 1
         scales = _Scales(self._value)
-        for place, value in _chunks(self._value):
-            error = self._error_of(draw, place)
-            aten.addcmul_(aten.slice(self._variance, 0, *place), error, error)
-            scales.add(place, aten.mul(error, value))
+        for rows, value in _chunks(self._value):
+            error = self._error_of(draw, rows)
+            self._variance[rows].addcmul_(error, error)
+            scales.add(rows, error * value)
         for name, block in scales.blocks().items():
-            self._scales[name] = aten.add(aten.square(block), self._scales.get(name, 0.0))
+            self._scales[name] = block.square() + self._scales.get(name, 0.0)
 
+    @unpatched()
     def close(self) -> None:
         """Turn what the draws add up to into limits."""
         stored = torch.float64 if self.dtype == torch.float64 else torch.float32  # of limits, which need few digits
-        self._cap, self._spread = (aten.empty_like(self._value, dtype=stored) for _ in range(2))
+        self._cap, self._spread = (self._value.new_empty(self._value.shape, dtype=stored) for _ in range(2))
         cut = _cut(self._value)
         columns = _mean_of_others(self._variance, cut, 0) / self._draws
         squared, fourth, size, own = (_Scales(self._value) for _ in range(4))
-        for place, value in _chunks(self._value):
-            variance = aten.div(aten.slice(self._variance, 0, *place), self._draws)
+        for rows, value in _chunks(self._value):
+            variance = self._variance[rows] / self._draws
             if self._draws < FULL:
                 self._pool(variance)
-            error, square = self._error_of(self._own, place), aten.square(value)
-            self._allow_for_cuts(variance, columns, aten.slice(cut, 0, *place))
-            self._limit(place, variance, aten.abs(value), aten.abs(error))
-            squared.add(place, square)
-            fourth.add(place, aten.square(square))
-            size.add(place, aten.abs(value))
-            own.add(place, aten.mul(value, error))
+            error, square = self._error_of(self._own, rows), value.square()
+            self._allow_for_cuts(variance, columns, cut[rows])
+            self._limit(rows, variance, value.abs(), error.abs())
+            squared.add(rows, square)
+            fourth.add(rows, square.square())
+            size.add(rows, value.abs())
+            own.add(rows, value * error)
         del self._variance
         self._squares = squared.blocks()
         sums = [each.blocks() for each in (squared, fourth, size, own)]
@@ -102,51 +105,44 @@ class Floats:
 
     def _allow_for_cuts(self, variance: Tensor, columns: Tensor, cut: Tensor) -> None:
         """Give elements of some rows that may be ``cut`` off a share of the variance of their row and column."""
-        shared = _finite(aten.clamp(_mean_of_others(variance, cut, 1), None, columns))
-        aten.copy_(variance, aten.where(cut, aten.clamp(variance, aten.mul(shared, UNSEEN)), variance))
+        shared = _finite(_mean_of_others(variance, cut, 1).clamp(max=columns))
+        variance.copy_(variance.clamp(min=shared * UNSEEN).where(cut, variance))
 
-    def _limit(self, place: tuple[int, int], variance: Tensor, size: Tensor, own: Tensor) -> None:
+    def _limit(self, rows: slice, variance: Tensor, size: Tensor, own: Tensor) -> None:
         """Set what each element of some rows may differ by, and the standard deviation that is to be expected."""
-        own = aten.clamp(aten.sub(own, aten.mul(size, self._unit)), 0.0)
-        cap = aten.add(aten.mul(size, self._bound * self._unit), aten.mul(own, OWN))
-        cap = aten.add(aten.add(cap, aten.sqrt(variance), alpha=CAP), self._tiny)
-        aten.copy_(aten.slice(self._cap, 0, *place), cap)
-        squares = aten.addcmul(aten.addcmul(variance, own, own), size, size, value=(self._rms * self._unit) ** 2)
-        spread = aten.clamp(aten.sqrt(squares), self._tiny)  # the square of a tiny number is 0
-        aten.copy_(aten.slice(self._spread, 0, *place), spread)
+        own = (own - size * self._unit).clamp(min=0.0)
+        self._cap[rows] = size * (self._bound * self._unit) + own * OWN + variance.sqrt() * CAP + self._tiny
+        squares = variance.addcmul(own, own).addcmul(size, size, value=(self._rms * self._unit) ** 2)
+        self._spread[rows] = squares.sqrt().clamp(min=self._tiny)  # the square of a tiny number is 0
 
     def _pool(self, variance: Tensor) -> None:
         """Let adjacent elements share what few draws say about each of them."""
         width = variance.shape[1] // ADJACENT * ADJACENT or variance.shape[1]
-        whole = aten.slice(variance, 1, 0, width)
-        groups = aten.reshape(whole, [variance.shape[0], -1, min(ADJACENT, width)])
-        shared = aten.reshape(aten.expand(aten.mean_dim(groups, [2], True), groups.shape), whole.shape)
-        aten.copy_(whole, aten.lerp(shared, whole, self._draws / FULL))
+        whole = variance[:, :width]
+        groups = whole.reshape(variance.shape[0], -1, min(ADJACENT, width))
+        shared = groups.mean(2, keepdim=True).expand(groups.shape).reshape(whole.shape)
+        whole.copy_(shared.lerp(whole, self._draws / FULL))
 
     def _scale_limit(self, variance: Tensor, squares: Tensor, fourth: Tensor, size: Tensor, own: Tensor) -> Tensor:
         """Return the limit of |sum (y - r) r| for each block of one kind."""
         if self._draws < FULL:  # blocks of a kind share what few draws say
-            relative = _finite(aten.div(variance, aten.square(squares)))
-            shared = aten.mul(aten.mean(relative), aten.square(squares))
-            variance = aten.lerp(shared, variance, self._draws / FULL)
-        rounding = aten.add(fourth * (self._rms * self._unit) ** 2, squares * self._tiny**2)
-        limit = SCALE * aten.sqrt(aten.add(variance, rounding)) + self._floor * self._unit * squares
-        found: Tensor = limit + OWN_SCALE * aten.abs(own) + self._tiny * size
-        return found
+            shared = _finite(variance / squares.square()).mean() * squares.square()
+            variance = shared.lerp(variance, self._draws / FULL)
+        rounding = fourth * (self._rms * self._unit) ** 2 + squares * self._tiny**2
+        limit = SCALE * (variance + rounding).sqrt() + self._floor * self._unit * squares
+        return limit + OWN_SCALE * own.abs() + self._tiny * size
 
+    @unpatched()
     def probe(self, draw: Tensor) -> None:
-        """Allow for what a draw that made no limit has beyond them: results that jump, such as those of ``round``."""
-        beyond = 0
-        for place, _ in _chunks(self._value):
-            error = aten.abs(self._error_of(draw, place))
-            beyond += aten.item(aten.sum(aten.gt(error, aten.slice(self._cap, 0, *place))))
-        self._spare = max(self._spare, 2 * beyond)
+        """Allow for elements of a further draw that are beyond the limits: results that jump, as those of ``round``."""
+        errors = ((rows, self._error_of(draw, rows).abs()) for rows, _ in _chunks(self._value))
+        self._spare = max(self._spare, 2 * sum(int((error > self._cap[rows]).sum()) for rows, error in errors))
 
-    def _error_of(self, draw: Tensor, place: tuple[int, int]) -> Tensor:
+    def _error_of(self, draw: Tensor, rows: slice) -> Tensor:
         """Return d - r of some rows, 0 where one of them is not finite."""
-        error: Tensor = aten.sub(aten.slice(_matrix(draw), 0, *place), aten.slice(self._exact, 0, *place))
-        return error if isfinite(aten.item(aten.sum(error))) else _finite(error)
+        return _finite(_matrix(draw)[rows] - self._exact[rows])
 
+    @unpatched()
     def judge(self, output: Tensor, factor: float = 1.0, *, quick: bool = False) -> CheckResult:
         """Return how ``output``, of the shape and type of the reference, differs; ``quick``: whether it does.
 
@@ -155,32 +151,31 @@ class Floats:
         if not output.numel():
             return CheckResult()
         result, walk, wrong, where = CheckResult(), 0.0, 0, 0
-        largest = aten.zeros([0], dtype=torch.float64, device=output.device)
+        largest = output.new_zeros(0, dtype=torch.float64)
         scales, matrix = _Scales(self._value), _matrix(output)
-        for place, value in _chunks(self._value):
-            cap = aten.mul(aten.slice(self._cap, 0, *place), factor)
-            error = self._error(aten.slice(matrix, 0, *place), place, cap)
-            size = aten.abs(error)
-            ratio = aten.reshape(aten.div(size, cap), [-1])
-            top, at = (aten.item(each) for each in aten.max_dim(ratio, 0))
-            wrong += aten.item(aten.sum(aten.gt(ratio, 1))) if top > 1 else 0
+        for rows, value in _chunks(self._value):
+            cap = self._cap[rows] * factor
+            error = self._error(matrix[rows], rows, cap)
+            size = error.abs()
+            ratio = (size / cap).reshape(-1)
+            top, at = (each.item() for each in ratio.max(0))
+            wrong += int((ratio > 1).sum()) if top > 1 else 0
             if quick and wrong > self._spare:
                 return CheckResult(reason="wrong")
-            where = place[0] * value.shape[1] + at if top > result.err_over_tol else where
+            where = rows.start * value.shape[1] + int(at) if top > result.err_over_tol else where
             result.err_over_tol = max(result.err_over_tol, top)
             if self._spare:
-                ratio = aten.cat([largest, ratio])
-                largest, _ = aten.topk(ratio, min(self._spare + 1, ratio.numel()))
-            walked = aten.reshape(aten.div(error, aten.slice(self._spread, 0, *place)), [-1])
-            walk += min(1e300, aten.item(aten.dot(walked, walked)))
-            scales.add(place, aten.mul(error, value))
+                ratio = cat([largest, ratio])
+                largest, _ = ratio.topk(min(self._spare + 1, ratio.numel()))
+            walked = (error / self._spread[rows]).reshape(-1)
+            walk += min(1e300, walked.dot(walked).item())
+            scales.add(rows, error * value)
             if not quick:
-                result.max_abs_err = max(result.max_abs_err, aten.item(aten.max(size)))
-                small = aten.le(aten.abs(value), cap)
-                relative = aten.masked_fill(aten.div(size, aten.abs(value)), small, 0.0)
-                result.max_rel_err = max(result.max_rel_err, aten.item(aten.max(relative)))
+                relative = (size / value.abs()).masked_fill(value.abs() <= cap, 0.0)
+                result.max_abs_err = max(result.max_abs_err, size.max().item())
+                result.max_rel_err = max(result.max_rel_err, relative.max().item())
         if self._spare:
-            result.err_over_tol = aten.item(aten.select(largest, 0, -1)) if largest.numel() > self._spare else 0.0
+            result.err_over_tol = largest[-1].item() if largest.numel() > self._spare else 0.0
         if wrong > self._spare:
             result.reason = self._worst_element(output, where, wrong)
         self._of_all(result, sqrt(walk / output.numel()) / (RMS * factor), "the rms of all errors is {:.3g} times")
@@ -190,26 +185,21 @@ class Floats:
                 setattr(result, name, inf)
         return result
 
-    def _error(self, y: Tensor, place: tuple[int, int], cap: Tensor) -> Tensor:
+    def _error(self, y: Tensor, rows: slice, cap: Tensor) -> Tensor:
         """Return y - r, 0 where infinities and NaN agree, and a huge number where they do not."""
-        value, own = (aten.slice(each, 0, *place) for each in (self._exact, self._own))
-        error: Tensor = aten.sub(y, value)
-        if isfinite(aten.item(aten.sum(error))):
+        value, own = self._exact[rows], self._own[rows]
+        error = y - value
+        if isfinite(error.sum().item()):
             return error
-        own, y = (aten._to_copy(each, dtype=torch.float64) for each in (own, y))
-        nan = aten.logical_or(aten.isnan(value), aten.isnan(own))
-        overflows = aten.ge(aten.add(aten.abs(value), cap), torch.finfo(self.dtype).max)
-        infinite = aten.logical_and(aten.isinf(y), aten.logical_and(overflows, aten.eq(aten.sign(y), aten.sign(value))))
-        same = aten.logical_or(aten.eq(y, value), aten.logical_and(aten.isnan(y), nan))
-        same = aten.logical_or(same, aten.logical_or(infinite, aten.logical_and(aten.isinf(y), aten.eq(y, own))))
-        error = aten.nan_to_num(aten.masked_fill(error, same, 0.0), HUGE, HUGE, -HUGE)
-        return aten.clamp(error, -HUGE, HUGE)  # type: ignore[no-any-return]
+        own, y = own.double(), y.double()
+        overflows = value.abs() + cap >= torch.finfo(self.dtype).max
+        same = (y == value) | (y.isnan() & (value.isnan() | own.isnan()))
+        same |= y.isinf() & ((y == own) | (overflows & (y.sign() == value.sign())))
+        return error.masked_fill(same, 0.0).nan_to_num(HUGE, HUGE, -HUGE).clamp(-HUGE, HUGE)
 
     def _worst_element(self, output: Tensor, where: int, wrong: int) -> str:
-        index = element_index(int(where), self.shape)
-        got, want = (
-            aten.item(aten.select(aten.reshape(_matrix(tensor), [-1]), 0, where)) for tensor in (output, self._exact)
-        )
+        index = element_index(where, self.shape)
+        got, want = (_matrix(tensor).reshape(-1)[where].item() for tensor in (output, self._exact))
         return f"{wrong} of {output.numel()} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
 
     def _of_all(self, result: CheckResult, ratio: float, text: str) -> None:
@@ -219,56 +209,56 @@ class Floats:
 
     def _of_scale(self, result: CheckResult, blocks: Mapping[str, Tensor], factor: float) -> None:
         for name, block in blocks.items():
-            limit = aten.mul(self._scales[name], factor)
-            top, at = aten.max_dim(aten.nan_to_num(aten.div(aten.abs(block), limit), 0.0, inf, 0.0), 0)
-            place = aten.item(at)
-            by = 1 + aten.item(aten.select(aten.div(block, self._squares[name]), 0, place))
-            self._of_all(
-                result, aten.item(top), f"{name.format(place)} is {by:.6g} times the reference, {{:.3g}} times"
-            )
+            ratio = (block.abs() / (self._scales[name] * factor)).nan_to_num(0.0, inf, 0.0)
+            top, place = ratio.max().item(), int(ratio.argmax())
+            by = 1 + (block / self._squares[name])[place].item()
+            self._of_all(result, top, f"{name.format(place)} is {by:.6g} times the reference, {{:.3g}} times")
 
 
 class Integers:
     """The limits of an output of integers or booleans: of indices, ties go either way."""
 
+    @unpatched()
     def __init__(self, value: Tensor, own: Tensor) -> None:
         """Start without draws; ``value`` and ``own`` are right."""
-        self._value = aten.detach(value)
-        self._known = [self._value] if aten.equal(self._value, own) else [self._value, aten.detach(own)]
+        self._value = value.detach()
+        self._known = [self._value] if self._value.equal(own) else [self._value, own.detach()]
         self._spare = 0
 
+    @unpatched()
     def add(self, draw: Tensor) -> None:
         """Count one more draw."""
-        if not any(aten.equal(draw, known) for known in self._known):
-            self._known.append(aten.detach(draw))
+        if not any(draw.equal(known) for known in self._known):
+            self._known.append(draw.detach())
 
     def close(self) -> None:
         """Do nothing: what the draws have are the limits."""
 
+    @unpatched()
     def probe(self, draw: Tensor) -> None:
         """Allow for twice as many elements that no draw before has."""
-        self._spare = max(self._spare, 2 * aten.item(aten.sum(self._unknown(draw))))
+        self._spare = max(self._spare, 2 * int(self._unknown(draw).sum()))
 
     def _unknown(self, output: Tensor) -> Tensor:
-        known = aten.eq(output, self._known[0])
+        unknown = output != self._known[0]
         for other in self._known[1:]:
-            known = aten.logical_or(known, aten.eq(output, other))
-        found: Tensor = aten.logical_not(known)
-        return found
+            unknown &= output != other
+        return unknown
 
+    @unpatched()
     def judge(self, output: Tensor, factor: float = 1.0, *, quick: bool = False) -> CheckResult:
         """Return whether ``output``, of the shape and type of the reference, is right."""
         if not output.numel():
             return CheckResult()
         unknown = self._unknown(output)
-        wrong = aten.item(aten.sum(unknown))
-        size = aten.abs(aten.sub(*(aten._to_copy(one, dtype=torch.float64) for one in (output, self._value))))
-        result = CheckResult(max_abs_err=aten.item(aten.max(aten.masked_fill(size, aten.logical_not(unknown), 0.0))))
+        wrong = int(unknown.sum())
+        size = (output.double() - self._value.double()).abs()
+        result = CheckResult(max_abs_err=size.masked_fill(~unknown, 0.0).max().item())
         if wrong <= self._spare:
             return result
-        place = aten.item(aten.argmax(aten._to_copy(aten.reshape(unknown, [-1]), dtype=torch.int8)))
-        index = element_index(int(place), output.shape)
-        got, want = (aten.item(aten.select(aten.reshape(one, [-1]), 0, place)) for one in (output, self._value))
+        place = int(unknown.reshape(-1).to(torch.int8).argmax())
+        index = element_index(place, output.shape)
+        got, want = (one.reshape(-1)[place].item() for one in (output, self._value))
         result.err_over_tol = inf
         result.reason = f"{wrong} of {output.numel()} elements wrong, the first at {index}: got {got}, want {want}"
         return result
@@ -278,23 +268,21 @@ class _Scales:
     """Sums of products over the whole, 16 parts, each row and each column of a matrix."""
 
     def __init__(self, like: Tensor) -> None:
-        self._rows = aten.new_zeros(like, [like.shape[0]])
-        self._columns = aten.new_zeros(like, [like.shape[1]])
+        self._rows, self._columns = (like.new_zeros(count) for count in like.shape)
 
-    def add(self, place: tuple[int, int], product: Tensor) -> None:
-        """Count the rows of ``place``."""
-        aten.copy_(aten.slice(self._rows, 0, *place), aten.sum_dim(product, [1]))
-        aten.add_(self._columns, aten.sum_dim(product, [0]))
+    def add(self, rows: slice, product: Tensor) -> None:
+        """Count ``rows``."""
+        self._rows[rows] = product.sum(1)
+        self._columns += product.sum(0)
 
     def blocks(self) -> dict[str, Tensor]:
         """Return the sums by the name of what they are sums over."""
         rows, columns = self._rows.shape[0], self._columns.shape[0]
         longer = self._rows if rows >= PARTS else self._columns
         cut = longer.shape[0] // PARTS * PARTS
-        blocks = {"the output": aten.sum_dim(self._rows, [0], True)}
+        blocks = {"the output": self._rows.sum(0, keepdim=True)}
         if cut and rows * columns >= 4 * PARTS:
-            parts = aten.reshape(aten.slice(longer, 0, 0, cut), [PARTS, -1])
-            blocks["part {} of 16"] = aten.sum_dim(parts, [1])
+            blocks["part {} of 16"] = longer[:cut].reshape(PARTS, -1).sum(1)
         if min(rows, columns) > 1:
             blocks |= {"row {}": self._rows, "column {}": self._columns}
         return blocks
@@ -303,38 +291,34 @@ class _Scales:
 def _matrix(tensor: Tensor) -> Tensor:
     """Return ``tensor`` as rows of its last dimension."""
     columns = tensor.shape[-1] if tensor.dim() else 1
-    matrix: Tensor = aten.reshape(aten.detach(tensor), [tensor.numel() // columns if columns else 0, columns])
-    return aten._to_copy(matrix, dtype=torch.float32) if matrix.element_size() == 1 else matrix  # for arithmetic
+    matrix = tensor.detach().reshape(tensor.numel() // columns if columns else 0, columns)
+    return matrix.float() if matrix.element_size() == 1 else matrix  # for arithmetic
 
 
 def _cut(value: Tensor) -> Tensor:
     """Return which elements a function may have cut off: zeros, and the least and greatest of each row and column."""
-    cut: Tensor = aten.eq(value, 0.0)
+    cut = value == 0.0
     for dim in (dim for dim in (0, 1) if value.numel() and value.shape[dim] > 1):
-        for extreme in (aten.amin(value, [dim], True), aten.amax(value, [dim], True)):
-            aten.logical_or_(cut, aten.eq(value, extreme))
+        for extreme in (value.amin(dim, keepdim=True), value.amax(dim, keepdim=True)):
+            cut |= value == extreme
     return cut
 
 
 def _mean_of_others(variance: Tensor, cut: Tensor, dim: int) -> Tensor:
     """Return the mean variance along ``dim`` of the elements that are not ``cut``, infinite where there are none."""
-    others = aten.sum_dim(aten.logical_not(cut), [dim], True)
-    mean = aten.div(aten.sum_dim(aten.masked_fill(variance, cut, 0.0), [dim], True), others)
-    return aten.nan_to_num(mean, inf, inf)  # type: ignore[no-any-return]
+    mean = variance.masked_fill(cut, 0.0).sum(dim, keepdim=True) / (~cut).sum(dim, keepdim=True)
+    return mean.nan_to_num(inf, inf)
 
 
-def _chunks(matrix: Tensor) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    """Yield rows of ``matrix``, each time with the first row and the one after the last."""
+def _chunks(matrix: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield some rows of ``matrix`` at a time, each with where they are."""
     rows, columns = matrix.shape
     step = max(1, CHUNK.get(matrix.device.type, CHUNK_ELSEWHERE) // max(1, columns))
     for start in range(0, rows if columns else 0, step):
-        stop = min(rows, start + step)
-        yield (start, stop), aten.slice(matrix, 0, start, stop)
+        place = slice(start, min(rows, start + step))
+        yield place, matrix[place]
 
 
 def _finite(tensor: Tensor) -> Tensor:
     """Return ``tensor`` with 0 in place of infinities and NaN; itself if it has none."""
-    if isfinite(aten.item(aten.sum(tensor))):
-        return tensor
-    found: Tensor = aten.nan_to_num(tensor, 0.0, 0.0, 0.0)
-    return found
+    return tensor if isfinite(tensor.sum().item()) else tensor.nan_to_num(0.0, 0.0, 0.0)

@@ -24,7 +24,7 @@ from ..records.replaced import replaced, setting
 from ..timing import ranks
 from ..timing.arguments import is_watched
 from ..timing.call import Expected
-from ..timing.correctness import CheckResult, check_outputs, misfit, same_bits
+from ..timing.correctness import CheckResult, deviation, misfit, same_bits
 from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, returned, tensors
 from .limits import Floats, Integers
 from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
@@ -46,14 +46,24 @@ LOWER = {  # the next narrower type
 Leaves = dict[Path, object]  # what a call returns, and by names such as ``cache.k`` the arguments that it changes
 
 
-@dataclass
+@dataclass(frozen=True)
+class Given:
+    """The limits of an output whose tolerance the caller gives."""
+
+    expected: Expected
+
+    def judge(self, output: Tensor, factor: float = 1.0, *, quick: bool = False) -> CheckResult:
+        """Return how ``output``, of the shape of the reference, differs."""
+        return deviation(output, self.expected)
+
+
+@dataclass(frozen=True)
 class _Output:
     """One output that is compared."""
 
     own: Tensor  # the reference's in its own types
     is_number: bool  # of Python
-    limit: Floats | Integers
-    expected: Expected | None = None  # if the caller gave the tolerance
+    limit: Floats | Integers | Given
     is_exact: bool = False  # the reference returns float64 for narrower inputs: any floating type is right
 
 
@@ -382,31 +392,24 @@ class Judge:
                 is_number = not isinstance(leaf, Tensor)
                 own = own.to(self._kind) if is_number and own.is_floating_point() else own
                 is_exact = own.dtype == torch.float64 and self._kind != torch.float64
-                outputs[path] = self._output(
-                    path, _real(own.to(self._kind) if is_exact else own), _real(value), is_number
-                )
-                outputs[path].is_exact = is_exact
-        judged = [output for output in outputs.values() if not output.expected]
-        if not self._given or any(isinstance(output.limit, Integers) for output in judged):
-            shapes_stay = self._draw(outputs, tf32)
-            if not shapes_stay and self._inputs_vary:  # as those of unique values, or at a threshold that inputs meet
+                own = _real(own.to(self._kind) if is_exact else own)
+                outputs[path] = _Output(own, is_number, self._limit(own, _real(value)), is_exact)
+        drawn = {path: output for path, output in outputs.items() if not isinstance(output.limit, Given)}
+        if drawn and not self._draw(drawn, tf32):
+            if self._inputs_vary:  # as those of unique values, or at a threshold that inputs meet
                 self._inputs_vary = False
                 return self._limits(tf32)
-            if not shapes_stay:
-                self.refused = "the shape of an output depends on rounding: give inputs far from its thresholds"
+            self.refused = "the shape of an output depends on rounding: give inputs far from its thresholds"
         return outputs
 
-    def _output(self, path: Path, own: Tensor, value: Tensor, is_number: bool) -> _Output:
+    def _limit(self, own: Tensor, value: Tensor) -> Floats | Integers | Given:
         if not own.is_floating_point():
-            return _Output(own, is_number, Integers(value.to(own.dtype), own))
-        expected = None
-        if self._given:
-            exact, (atol, rtol) = value.double(), self._given
-            allowed = (exact.abs() * rtol).clamp(min=atol) if self._either else atol
-            share, cap = self._outliers
-            rest = 0.0 if self._either else rtol
-            expected = Expected(path or "the output", exact, allowed, rest, self.tolerance, share, cap)
-        return _Output(own, is_number, Floats(value.double(), own), expected)
+            return Integers(value.to(own.dtype), own)
+        if self._given is None:
+            return Floats(value.double(), own)
+        exact, (atol, rtol) = value.double(), self._given
+        allowed = (exact.abs() * rtol).clamp(min=atol) if self._either else atol
+        return Given(Expected("", exact, allowed, 0.0 if self._either else rtol, self.tolerance, *self._outliers))
 
     def _draw(self, outputs: Mapping[Path, _Output], tf32: Collection[str]) -> bool:
         """Add draws to the limits of ``outputs``. Return False at the first one whose outputs have other shapes."""
@@ -417,12 +420,13 @@ class Judge:
             if ranks.current.any(self._shapes(drawn) != shapes):
                 return False
             for path, output in outputs.items():
-                if number == self.draws:
-                    output.limit.close()
-                value = _tensor(drawn[path])
+                limit, value = output.limit, _tensor(drawn[path])
+                assert not isinstance(limit, Given)
                 assert isinstance(value, Tensor)
-                value = _real(value).to(output.own.dtype if isinstance(output.limit, Integers) else torch.float64)
-                (output.limit.add if number < self.draws else output.limit.probe)(value)
+                if number == self.draws:
+                    limit.close()
+                value = _real(value).to(output.own.dtype if isinstance(limit, Integers) else torch.float64)
+                (limit.add if number < self.draws else limit.probe)(value)
         return True
 
     # --- comparisons ---
@@ -457,31 +461,20 @@ class Judge:
         if not isinstance(y, Tensor):
             result.compared = False
             return f"a {type(leaf).__name__} where a number is expected"
-        if output.expected:
-            figures = check_outputs([_real(y)], [output.expected], output.own.dtype)
-            figures.reason = figures.reason.removeprefix(f"{output.expected.name}: ")
-        else:
-            figures = output.limit.judge(_real(y), self._factor)
-            if figures.reason and isinstance(output.limit, Integers) and not self._inputs_vary:
-                figures.reason += "; if ties of inputs may go either way, write check() in a workload file"
-        result.max_abs_err = max(result.max_abs_err, figures.max_abs_err)
-        result.max_rel_err = max(result.max_rel_err, figures.max_rel_err)
-        result.err_over_tol = max(result.err_over_tol, figures.err_over_tol)
+        figures = output.limit.judge(_real(y), self._factor)
+        if figures.reason and isinstance(output.limit, Integers) and not self._inputs_vary:
+            figures.reason += "; if ties of inputs may go either way, write check() in a workload file"
+        result.include(figures)
         return _of_parts(figures.reason) if y.is_complex() else figures.reason
 
     def _passes(self, outputs: Mapping[Path, object], limits: Mapping[Path, _Output]) -> list[Path]:
         """Return the paths of ``outputs`` that are right."""
         right = []
-        for path, limit in limits.items():
+        for path, output in limits.items():
             y = _tensor(outputs.get(path))
-            if not isinstance(y, Tensor) or _real(y).shape != limit.own.shape:
-                continue
-            y = _real(y).to(limit.own.dtype)
-            if limit.expected:
-                passes = check_outputs([y], [limit.expected], limit.own.dtype).correct
-            else:
-                passes = not limit.limit.judge(y, self._factor, quick=True).reason
-            right += [path] if passes else []
+            if isinstance(y, Tensor) and _real(y).shape == output.own.shape:
+                passes = output.limit.judge(_real(y).to(output.own.dtype), self._factor, quick=True).correct
+                right += [path] if passes else []
         return right
 
     def _is_tf32(self, outputs: Leaves) -> bool:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..records.case import Scalar
 from . import nested
-from .bound import aten
 from .call import Call, Expected
 from .nested import returned
+from .unpatched import unpatched
 
 PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses may have no memory, or compute values when they are read
 ROUNDED = 1e-6  # of a number of elements
@@ -34,6 +34,13 @@ class CheckResult:
     unknown: str = ""  # why the check cannot tell right from wrong
     note: str = ""  # wrong outputs that the check would pass
 
+    def include(self, other: CheckResult) -> None:
+        """Take over the larger errors of ``other``, and whether it was compared."""
+        self.max_abs_err = max(self.max_abs_err, other.max_abs_err)
+        self.max_rel_err = max(self.max_rel_err, other.max_rel_err)
+        self.err_over_tol = max(self.err_over_tol, other.err_over_tol)
+        self.compared &= other.compared
+
     @property
     def correct(self) -> bool:
         """Whether all outputs are correct."""
@@ -49,7 +56,7 @@ class CheckResult:
 
 
 class Outputs(Protocol):
-    """What the outputs of a call should be."""
+    """Judge of the outputs of a call."""
 
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Compare what a call returned, and the arguments that it ``changed``, as they are now. None: unknown."""
@@ -79,31 +86,34 @@ def repeats(call: Call, outputs: object, changed: Sequence[Tensor] = ()) -> bool
 
     ``changed``: arguments, in which it must leave the same bits too.
     """
-    before = [aten.clone(_bits(output, 0)) for output in nested.tensors((outputs, changed))]  # it may overwrite them
+    before = _first_bits((outputs, changed))
     call.restore()
-    after = [_bits(output, 0) for output in nested.tensors((call.run(), changed))]
-    return len(before) == len(after) and all(map(aten.equal, before, after))
+    after = _first_bits((call.run(), changed))
+    return len(before) == len(after) and all(map(same_bits, before, after))
 
 
+@unpatched()
+def _first_bits(value: object) -> list[Tensor]:
+    return [_bits(tensor, 0).clone() for tensor in nested.tensors(value)]  # a further call may overwrite them
+
+
+@unpatched()
 def same_bits(first: Tensor, second: Tensor) -> bool:
     """Return whether two tensors that are not sparse have the same shape, type and bits; NaN equals NaN, not 0 -0."""
     if first.shape != second.shape or first.dtype != second.dtype or first.layout is not torch.strided:
         return False
     starts = range(0, first.numel(), CHUNK)
-    return all(aten.equal(_bits(first, start), _bits(second, start)) for start in starts)
+    return all(_bits(first, start).equal(_bits(second, start)) for start in starts)
 
 
 def _bits(tensor: Tensor, start: int) -> Tensor:
     """Return up to ``CHUNK`` elements from ``start`` on as bytes."""
-    plain = aten.resolve_neg(aten.resolve_conj(_part(tensor, start)))
-    as_bytes: Tensor = aten.view_dtype(aten.contiguous(plain), torch.uint8)
-    return as_bytes
+    return _part(tensor, start).resolve_conj().resolve_neg().contiguous().view(torch.uint8)
 
 
 def _part(tensor: Tensor, start: int) -> Tensor:
     """Return up to ``CHUNK`` elements from ``start`` on, in one dimension."""
-    part: Tensor = aten.slice(aten.reshape(aten.detach(tensor), [-1]), 0, start, start + CHUNK)
-    return part
+    return tensor.detach().reshape(-1)[start : start + CHUNK]
 
 
 def check_outputs(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> CheckResult:
@@ -113,11 +123,10 @@ def check_outputs(outputs: Sequence[object], expected: Sequence[Expected], dtype
         result.reason = f"{len(outputs)} outputs where {len(expected)} are expected"
     for output, reference in zip(outputs, expected, strict=False):
         result.tolerance.append(reference.tolerance)
-        if reason := misfit(output, reference.value, getattr(torch, reference.dtype) if reference.dtype else dtype):
-            result.compared = False
-        else:
-            reason = _compare(output, reference, result)  # type: ignore[arg-type]
-        result.reason = result.reason or (reason and f"{reference.name}: {reason}")
+        reason = misfit(output, reference.value, getattr(torch, reference.dtype) if reference.dtype else dtype)
+        found = CheckResult(compared=False, reason=reason) if reason else deviation(output, reference)  # type: ignore[arg-type]
+        result.include(found)
+        result.reason = result.reason or (found.reason and f"{reference.name}: {found.reason}")
     return result
 
 
@@ -136,47 +145,48 @@ def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
     return ""
 
 
-def _compare(output: Tensor, reference: Expected, into: CheckResult) -> str:
-    """Add the errors of one output to ``into``. Return the place of the largest error; "" if it is correct."""
-    wrong, worst, largest, place, count = 0, -1.0, 0.0, 0, prod(output.shape)
+@unpatched()
+def deviation(output: Tensor, reference: Expected) -> CheckResult:
+    """Compare one output with its reference, of the same shape. The reason names the place of the largest error."""
+    result, wrong, worst, place, count = CheckResult(), 0, -1.0, 0, prod(output.shape)
     along = squares = walk = 0.0
     for start in range(0, count, CHUNK):
-        y, r = aten._to_copy(_part(output, start), dtype=torch.float64), _part(reference.value, start)
-        atol = _part(reference.atol, start) if isinstance(reference.atol, Tensor) else aten.full_like(r, reference.atol)
-        size, same = aten.abs(r), aten.logical_or(aten.eq(y, r), aten.logical_and(aten.isnan(y), aten.isnan(r)))
-        error = aten.masked_fill(_nan_as_inf(aten.abs(aten.sub(y, r))), same, 0.0)
-        allowed = aten.add(atol, aten.mul(aten.where(aten.isfinite(r), size, 0.0), reference.rtol))
-        ratio = _nan_as_inf(aten.masked_fill(aten.div(error, allowed), same, 0.0))
-        top, at = aten.max_dim(ratio, 0)
-        if aten.item(top) > worst:
-            worst, place = aten.item(top), start + aten.item(at)
-        wrong += aten.item(aten.sum(aten.gt(ratio, 1)))
-        walk += aten.item(aten.sum(aten.mul(ratio, ratio))) if reference.rms < inf else 0.0
+        y, r = _part(output, start).double(), _part(reference.value, start)
+        atol = _part(reference.atol, start) if isinstance(reference.atol, Tensor) else reference.atol
+        size, same = r.abs(), (y == r) | (y.isnan() & r.isnan())
+        error = _nan_as_inf((y - r).abs()).masked_fill(same, 0.0)
+        allowed = atol + size.where(r.isfinite(), 0.0) * reference.rtol
+        ratio = _nan_as_inf((error / allowed).masked_fill(same, 0.0))
+        top, at = (each.item() for each in ratio.max(0))
+        if top > worst:
+            worst, place = top, start + int(at)
+        wrong += int((ratio > 1).sum())
+        walk += (ratio * ratio).sum().item() if reference.rms < inf else 0.0
         if reference.common < inf:
-            of = r if reference.along is None else aten._to_copy(_part(reference.along, start), dtype=torch.float64)
-            rounded = aten._to_copy(aten._to_copy(r, dtype=output.dtype), dtype=torch.float64)
-            along += aten.item(aten.sum(aten.mul(aten.sub(y, rounded), of)))
-            squares += aten.item(aten.sum(aten.mul(of, of)))
-        relative = _nan_as_inf(aten.where(aten.gt(size, atol), aten.div(error, size), 0.0))
-        largest = max(largest, aten.item(aten.max(error)))
-        into.max_abs_err = max(into.max_abs_err, largest)
-        into.max_rel_err = max(into.max_rel_err, aten.item(aten.max(relative)))
-    over = largest > reference.cap
+            of = r if reference.along is None else _part(reference.along, start).double()
+            along += ((y - r.to(output.dtype).double()) * of).sum().item()
+            squares += (of * of).sum().item()
+        relative = _nan_as_inf((error / size).where(size > atol, 0.0))
+        result.max_abs_err = max(result.max_abs_err, error.max().item())
+        result.max_rel_err = max(result.max_rel_err, relative.max().item())
+    largest, over = result.max_abs_err, result.max_abs_err > reference.cap
     allowed_wrong = (1 - reference.share) * count + ROUNDED if isfinite(largest) and not over else 0
-    into.err_over_tol = max(into.err_over_tol, min(worst, 1.0) if wrong <= allowed_wrong else worst)
     factor = along / squares if squares and isfinite(along) else 0.0
     rms = sqrt(walk / max(1, count)) / reference.rms
-    into.err_over_tol = max(into.err_over_tol, abs(factor) / reference.common, rms)
-    if wrong <= allowed_wrong and not over:
-        if abs(factor) > reference.common:
-            allowed = f"{100 * reference.common:.2g} % are allowed"
-            return f"all elements are {100 * factor:+.2g} % off in common, and {allowed}"
-        return f"the rms of all errors is {rms:.3g} times what rounding explains" if rms > 1 else ""
+    passes = wrong <= allowed_wrong
+    result.err_over_tol = max(0.0, min(worst, 1.0) if passes else worst, abs(factor) / reference.common, rms)
     if over and wrong <= (1 - reference.share) * count:
-        return f"the largest error is {largest:.6g}, which is above {reference.cap:.6g}"
-    index = element_index(place, output.shape)
-    got, want = (aten.item(aten.select(_part(tensor, place), 0, 0)) for tensor in (output, reference.value))
-    return f"{wrong} of {count} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
+        result.reason = f"the largest error is {largest:.6g}, which is above {reference.cap:.6g}"
+    elif over or not passes:
+        index = element_index(place, output.shape)
+        got, want = (_part(tensor, place)[0].item() for tensor in (output, reference.value))
+        result.reason = f"{wrong} of {count} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
+    elif abs(factor) > reference.common:
+        shares = f"{100 * factor:+.2g} % off in common, and {100 * reference.common:.2g} % are allowed"
+        result.reason = f"all elements are {shares}"
+    elif rms > 1:
+        result.reason = f"the rms of all errors is {rms:.3g} times what rounding explains"
+    return result
 
 
 def element_index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
@@ -189,5 +199,4 @@ def element_index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _nan_as_inf(tensor: Tensor) -> Tensor:
-    replaced: Tensor = aten.nan_to_num(tensor, inf, inf)
-    return replaced
+    return tensor.nan_to_num(inf, inf)

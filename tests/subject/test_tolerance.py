@@ -191,6 +191,13 @@ def test_a_factor_widens_all_limits():
     assert result.tolerance == ["automatic (8 draws), 1e+06 times as wide"]
 
 
+def test_given_tolerances_hold_for_numbers_of_python():
+    x = torch.randn(8)
+    judge = Judge(lambda x: (x.exp(), float(x.sum())), (x,), atol=0.1)
+    assert judge.check((x.exp(), float(x.sum()) + 0.01)).correct
+    assert judge.check((x.exp(), float(x.sum()) + 1)).reason.startswith("[1]: 1 of 1 elements wrong")
+
+
 def test_given_tolerances_replace_the_rule():
     x = torch.randn(50)
     judge = Judge(torch.exp, (x,), atol=0.1)

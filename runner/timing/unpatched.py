@@ -1,0 +1,34 @@
+"""Compute with torch's own methods of tensors, although a case may have replaced them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+TENSOR = torch.Tensor
+OWN: Mapping[str, Any] = dict(vars(TENSOR))  # as they are before a case is loaded
+
+
+@contextmanager
+def unpatched() -> Iterator[None]:
+    """Give tensors their own methods and no function modes inside this context, or this function.
+
+    What runs there calls methods of tensors alone, since functions such as ``torch.add`` may be replaced too.
+    """
+    found = dict(vars(TENSOR))
+    changed = [name for name in {*found, *OWN} if found.get(name) is not OWN.get(name)]
+    changed = [name for name in changed if name in OWN or hasattr(torch._C.TensorBase, name)]  # others may be in use
+    _set(changed, OWN)
+    try:
+        with torch._C.DisableTorchFunction():
+            yield
+    finally:
+        _set(changed, found)
+
+
+def _set(names: list[str], methods: Mapping[str, Any]) -> None:
+    for name in names:
+        setattr(TENSOR, name, methods[name]) if name in methods else delattr(TENSOR, name)
