@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from ..records.grouping import reachable
 from .used_paths import repository
 
 if TYPE_CHECKING:
@@ -94,19 +96,17 @@ def _needed() -> frozenset[str]:
     """Return the top-level modules of NEEDED, and of what they require."""
     from importlib import metadata  # 30 ms, and it is rarely asked for
 
-    seen, modules, waiting = set[str](), set[str](), [*NEEDED]
-    while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
+    modules = set[str]()
+
+    def required(name: str) -> Iterator[str]:
+        with suppress(metadata.PackageNotFoundError):
             distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
-        modules |= {*(distribution.read_text("top_level.txt") or "").split()} or _modules(name, distribution)
-        required = (line for line in distribution.requires or () if name == NEEDED[0] or "extra ==" not in line)
-        waiting += [match[0] for line in required if (match := re.match(r"[\w.-]+", line))]
+            modules.update((distribution.read_text("top_level.txt") or "").split() or _modules(name, distribution))
+            for line in distribution.requires or ():
+                if (name == NEEDED[0] or "extra ==" not in line) and (match := re.match(r"[\w.-]+", line)):
+                    yield re.sub(r"[-_.]+", "-", match[0]).lower()
+
+    reachable(NEEDED, required)
     return frozenset(modules)
 
 

@@ -23,10 +23,10 @@ PLAIN_LOOP = 0.7e9  # operations per second of a core
 
 @dataclass(frozen=True)
 class Rates:
-    """What a device does in a second."""
+    """Rates of a device."""
 
-    flops: dict[str, float]  # operations of a matrix product, by type
-    bytes: float  # read and written
+    flops: dict[str, float]  # operations of a matrix product per second, by type
+    bytes: float  # read and written per second
 
 
 GPU = Rates({"float64": 5e12, "float32": 2e13, "float16": 2e14, "bfloat16": 2e14, "float8_e4m3fn": 4e14}, 1.5e12)

@@ -1,4 +1,4 @@
-"""How a row names the files that its case used, and what they were then.
+"""Names and stamps of the files that a case used, as its row records them.
 
 The worker records stamps, which cost a microsecond each; the runner turns them into digests, and into names that are
 the same in every checkout.

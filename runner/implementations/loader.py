@@ -32,7 +32,7 @@ from ..kernels.unsupported import Unsupported
 from ..tasks import formats, popcorn
 from . import scripts
 from .arguments import undecorated
-from .revisions import Snapshot
+from .revisions import Snapshot, real_path
 
 PREFIX = "folder_"  # of a folder's package
 SHARED = ("unsupported", "spans")  # modules that the kernels of a revision share with the runner
@@ -55,7 +55,7 @@ _scripts: set[str] = set()  # files in packages that cannot be imported, and tha
 
 @dataclass(frozen=True)
 class _Imported:
-    """What came of importing a file."""
+    """Result of importing a file."""
 
     source: bytes
     seconds: float
@@ -85,9 +85,9 @@ def load_file(
 ) -> ModuleType:
     """Return the module of ``file``, which is run once in this process, and again once it has been edited.
 
-    ``snapshot`` is the git revision of the file. Whoever needs a module that nobody else changes says ``apart`` from
-    whom. If importing the file fails after its ``functions`` were defined, as in a script that plots at its end, they
-    count; otherwise each call raises what the first one raised.
+    ``snapshot`` is the git revision of the file. ``apart`` names a copy of the module that other callers do not change;
+    "" is the copy that they share. If importing the file fails after its ``functions`` were defined, as in a script
+    that plots at its end, the module is returned; otherwise each call raises what the first one raised.
 
     Modules beside the file are loaded once. The name of a standard module, or of what the runner needs, always means
     that module, even if the folder has one of the same name.
@@ -97,7 +97,7 @@ def load_file(
     """
     if apart and import_path.is_installed(file):
         raise Unsupported(f"{file} is installed, and others use its kernels; copy it to choose among configurations")
-    file = _absolute(file)  # it may change the current folder
+    file = real_path(file)  # it may change the current folder
     source = file.read_bytes()
     if source.startswith(LFS):  # a revision has no more than this, since no filter of its repository runs
         remedy = "copy the file from a checkout of the revision" if snapshot else "git lfs pull"
@@ -121,7 +121,7 @@ def load_file(
         line = scripts.stopped_at(known.traceback, file)
         notes.insert(0, f"importing {file.name} stopped in line {line}, after {functions[0]} was defined: {what}")
     sys.modules[name] = known.module
-    importlib.import_module(name)  # whoever watches imports is told
+    importlib.import_module(name)  # so that Lookups notes the import
     return known.module
 
 
@@ -188,9 +188,9 @@ def _enter_package(file: Path, snapshot: Snapshot | None, source: bytes) -> str:
     try:
         importlib.import_module(name.rpartition(".")[0] or name)
     except Exception:
-        if _level(source) or str(_absolute(file)) in _scripts:
+        if _level(source) or str(real_path(file)) in _scripts:
             raise
-        _scripts.add(str(_absolute(file)))  # it may need nothing of its package, which cannot be imported
+        _scripts.add(str(real_path(file)))  # it may need nothing of its package, which cannot be imported
         return _enter_package(file, snapshot, source)
     return name
 
@@ -233,7 +233,7 @@ def module_name(file: Path, snapshot: Snapshot | None = None) -> str:
 
 def _place(file: Path) -> tuple[Path, list[str]]:
     """Return the folder around the packages of ``file``, and the parts of its name from there."""
-    path = _absolute(file)
+    path = real_path(file)
     folder, parts = path.parent, [(path.stem if path.suffix == ".py" else path.name).replace(".", "_")]
     level = _level(path.read_bytes()) if path.is_file() else 0
     while str(path) not in _scripts and folder.name.isidentifier():
@@ -251,10 +251,6 @@ def _level(source: bytes) -> int:
     except (SyntaxError, ValueError):
         return 0
     return max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
-
-
-def _absolute(file: Path) -> Path:
-    return file.parent.resolve() / file.name
 
 
 def _is_free(package: str, top: Path) -> bool:
@@ -305,7 +301,7 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the file as it is now. Raises Unsupported if another file has registered one of its operators."""
-        path = str(_absolute(Path(self.get_filename(fullname))))
+        path = str(real_path(Path(self.get_filename(fullname))))
         _compiled[fullname] = self.get_data(path)
         task = formats.parse(path)
         tree, name = task.tree, task.filename
@@ -395,7 +391,7 @@ class _Rewrite(ast.NodeTransformer):
         top = name.partition(".")[0]
         found = PathFinder.find_spec(top, [folder])
         if found is None and top not in (*sys.stdlib_module_names, *import_path.NEEDED):
-            os.path.exists(os.path.join(folder, f"{top}.py"))  # whoever watches what is used is told that it is missing
+            os.path.exists(os.path.join(folder, f"{top}.py"))  # so that Lookups notes that it is missing
         if found is None or found.origin == self._path:
             return False
         loaded = getattr(sys.modules.get(top), "__spec__", None)

@@ -39,11 +39,11 @@ class Snapshot:
 
     def place(self, path: Path) -> Path:
         """Return the path of the commit's version of ``path`` in the working tree. It need not exist."""
-        return self.files / _real(path).relative_to(self.worktree)
+        return self.files / real_path(path).relative_to(self.worktree)
 
     def differs(self, path: str) -> bool:
         """Return whether what a case has used at ``path`` is not the same in the commit. It may lie elsewhere."""
-        real = _real(Path(path))
+        real = real_path(Path(path))
         if not real.is_relative_to(self.worktree):
             return False
         return not is_equal(path, f"{self.place(real)}{'/' * path.endswith('/')}")
@@ -83,7 +83,7 @@ def located(path: Path | str, rev: str | None) -> str:
 
 def repository(place: Path) -> Path:
     """Return the working tree around ``place``, which need not exist. Raises BadInput if there is none."""
-    real = _real(place)
+    real = real_path(place)
     worktree = next((folder for folder in (real, *real.parents) if (folder / ".git").exists()), None)
     if worktree is None:
         raise BadInput(f"impl.rev: {place} is not in a git repository; leave impl.rev out, or commit the file to one")
@@ -173,7 +173,7 @@ def _git(
         raise BadInput("impl.rev: needs git, which is not installed") from None
 
 
-def _real(path: Path) -> Path:
+def real_path(path: Path) -> Path:
     """Return the absolute path, with links resolved in its folders."""
     whole = Path(os.path.abspath(path))
     return whole.parent.resolve() / whole.name

@@ -1,4 +1,4 @@
-"""What a file does to its process while it is imported, as a script without a ``__main__`` guard: it is undone.
+"""Undo what a file does to its process while it is imported, as a script without a ``__main__`` guard does.
 
 A script also prints, plots and times. What it prints is in the worker's log, and plots open no window.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -129,15 +130,11 @@ def generators_restored() -> Iterator[None]:
         yield
 
 
-def stopped_at(frame: TracebackType | None, file: Path) -> int:
+def stopped_at(traceback: TracebackType | None, file: Path) -> int:
     """Return the line of ``file`` at which its import was left with this traceback; 0 if it did not come so far."""
-    line = 0
-    while frame is not None:
-        code = frame.tb_frame.f_code
-        if code.co_name == "<module>" and os.path.realpath(code.co_filename) == os.path.realpath(file):
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    return line
+    codes = ((frame.f_code, line) for frame, line in walk_tb(traceback))
+    modules = ((os.path.realpath(code.co_filename), line) for code, line in codes if code.co_name == "<module>")
+    return next(reversed([line for path, line in modules if path == os.path.realpath(file)]), 0)
 
 
 def complete_before(line: int, tree: ast.Module, functions: Sequence[str]) -> bool:
@@ -151,7 +148,7 @@ def complete_before(line: int, tree: ast.Module, functions: Sequence[str]) -> bo
 
 @contextmanager
 def own_time() -> Iterator[list[float]]:
-    """Yield a list that then has the seconds spent in this context, and those of them outside of import statements."""
+    """Yield a list that is filled at the end: seconds in this context, and seconds outside of its import statements."""
     usual, started, imported, depth = builtins.__import__, time.perf_counter(), 0.0, 0
 
     def timed(*args: Any, **kwargs: Any) -> Any:

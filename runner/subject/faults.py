@@ -27,7 +27,7 @@ NO_SUCH_KERNEL = re.compile(  # the last under deterministic_algorithms=true
     re.IGNORECASE,
 )
 NO_DRIVER = re.compile(r"0 active drivers|cannot be accessed from Triton \(cpu tensor\?\)")  # by Triton
-INTERPRETED_DRIVER = "it asks Triton for the driver of a GPU, which its interpreter has not; run it on a GPU"
+INTERPRETED_DRIVER = "it asks Triton for the driver of a GPU, which Triton's interpreter does not have; run it on a GPU"
 NO_GPU = re.compile(r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|no NVIDIA GPU")
 NO_NETWORK = (  # exceptions of sockets, urllib, requests, httpx and huggingface_hub
     "ConnectionError",
@@ -97,7 +97,7 @@ def classify(error: BaseException, phase: Phase) -> Fault:
     if isinstance(error, ModuleNotFoundError) and phase == "inputs":
         return Fault("unsupported", f"its inputs need the package {error.name}; install it to run this")
     if any(type(cause).__name__ in NO_NETWORK for cause in _causes(error)):
-        return Fault("unsupported", f"it needs the network, which it does not reach here ({reason})")
+        return Fault("unsupported", f"it needs the network, which cannot be reached here ({reason})")
     if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
         return Fault("unsupported", reason)
     # BuildFailed is of kernels/, of any revision.

@@ -61,7 +61,7 @@ class Options:
     measure_peak: bool = False
     ranks: bool = False  # all ranks of torch.distributed measure together
     gpu_s: float | None = GPU_S  # for the samples of one function on a GPU; None: ``settings.max_s``
-    goes_on: bool = False  # a function that raises costs its own row alone
+    goes_on: bool = False  # go on with the other functions if one raises
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Measured:
 
     @property
     def is_timed(self) -> bool:
-        """Whether it has a time that holds."""
+        """Whether it has a valid time."""
         return not (self.wrong or self.error or self.refused)
 
 
@@ -99,7 +99,7 @@ def measure(
             device = options.device or device_of(functions, args)
             with on(device):
                 name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-                batches = _measure(functions, args, options, device.type, measured)
+                batches = _Session(functions, args, options, device.type).measure(measured)
     except Exception as error:
         if not (options.goes_on and measured):
             raise
@@ -118,10 +118,7 @@ def preserved_state() -> Iterator[None]:
     started = torch.cuda.is_available() and torch.cuda.is_initialized()
     if started and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a CUDA graph is being captured, so nothing can be timed: call this outside of it")
-    with _lock, ExitStack() as stack:
-        stack.callback(torch.set_rng_state, torch.get_rng_state())
-        if started:
-            stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(), torch.cuda.current_device())
+    with _lock, torch.random.fork_rng([torch.cuda.current_device()] if started else []):
         yield
 
 
@@ -133,9 +130,7 @@ def on(device: torch.device) -> Iterator[None]:
         return
     from ..timing import capture
 
-    with torch.cuda.device(device), ExitStack() as stack:
-        stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state())
-        stack.enter_context(replaced(capture, "keep_cache", True))
+    with torch.cuda.device(device), torch.random.fork_rng([device]), replaced(capture, "keep_cache", True):
         free, total = torch.cuda.mem_get_info()
         if free < SPARE * total:
             torch.cuda.empty_cache()
@@ -143,115 +138,111 @@ def on(device: torch.device) -> Iterator[None]:
         torch.cuda.synchronize()
 
 
-def _measure(
-    functions: Sequence[Function], args: Sequence[Any], options: Options, kind: str, measured: list[Measured]
-) -> list[Batches]:
-    """Add the measurement of each function to ``measured``, and return the batches of the paired rounds."""
-    asked = f"{len(functions)} functions, {options.settings}"
-    if len({*ranks.current.gather(asked, "measurement")}) > 1:
-        raise ValueError("the ranks ask for different functions or settings: call it with the same ones on each")
-    # Before a function may change its arguments.
-    expected = _expected(options.reference, args, options) if options.reference else None
-    settings, work = options.settings, _work(options, args)
-    if kind == "cuda":
-        from ..timing import measured_peak
+class _Session:
+    """Functions of the same arguments, which are checked and timed on ``kind``, "cpu" or "cuda"."""
 
-        peak = work is not None and (options.measure_peak or measured_peak.kept_peak() is not None)
-        settings = replace(settings, measured_peak=peak, max_s=options.gpu_s or settings.max_s)
-    calls: list[TimedCall] = []
-    with ExitStack() as undo:
-        for function in functions:
-            inputs = Inputs(args)
-            with suppress(torch.OutOfMemoryError):  # without memory for copies, changes are not noticed
-                inputs.copy()
-            undo.callback(inputs.restore)
-            run = partial(function, *args) if args else function
-            call = Call(run, work=work)
+    def __init__(self, functions: Sequence[Function], args: Sequence[Any], options: Options, kind: str) -> None:
+        """Run the reference, before a function may change its arguments."""
+        self._functions, self._args, self._options, self._kind = functions, args, options, kind
+        asked = f"{len(functions)} functions, {options.settings}"
+        if len({*ranks.current.gather(asked, "measurement")}) > 1:
+            raise ValueError("the ranks ask for different functions or settings: call it with the same ones on each")
+        self._expected = self._expected_now() if options.reference else None
+        self._settings, self._work = options.settings, _work(options, args)
+        if kind == "cuda":
+            from ..timing import measured_peak
+
+            peak = self._work is not None and (options.measure_peak or measured_peak.kept_peak() is not None)
+            max_s = options.gpu_s or options.settings.max_s
+            self._settings = replace(options.settings, measured_peak=peak, max_s=max_s)
+
+    def measure(self, measured: list[Measured]) -> list[Batches]:
+        """Add the measurement of each function to ``measured``, and return the batches of the paired rounds."""
+        options, calls = self._options, list[TimedCall]()
+        with ExitStack() as undo:
+            for function in self._functions:
+                inputs = Inputs(self._args)
+                with suppress(torch.OutOfMemoryError):  # without memory for copies, changes are not noticed
+                    inputs.copy()
+                undo.callback(inputs.restore)
+                call = Call(partial(function, *self._args) if self._args else function, work=self._work)
+                try:
+                    call = replace(call, run=Gradients(function, self._args)) if options.grad else call
+                    call, timed = self._one(call, inputs)
+                except Exception as error:
+                    if not options.goes_on:
+                        raise
+                    timed = Measured({}, error=without_locals(error))
+                    inputs.restore()
+                call.restore()
+                if timed.is_timed:
+                    calls.append((call, timed.columns))
+                measured.append(timed)
+            batches: list[Batches] = []
             try:
-                call = replace(call, run=Gradients(function, args)) if options.grad else call
-                call, timed = _one(call, expected, inputs, args, options, settings, kind)
-            except Exception as error:
-                if not options.goes_on:
+                if len(calls) > 1:
+                    longer = replace(self._settings, max_s=options.settings.max_s)
+                    batches = longer.compare(on_same_inputs(calls), self._kind) or []
+            except Exception as error:  # the times of the functions stay
+                if options.ranks or not (options.goes_on or isinstance(error, torch.OutOfMemoryError)):
                     raise
-                timed = Measured({}, error=without_locals(error))
-                inputs.restore()
-            call.restore()
-            if timed.is_timed:
-                calls.append((call, timed.columns))
-            measured.append(timed)
-        batches: list[Batches] = []
-        try:
-            if len(calls) > 1:
-                longer = replace(settings, max_s=options.settings.max_s)
-                batches = longer.compare(on_same_inputs(calls), kind) or []
-        except Exception as error:  # the times of the functions stay
-            if options.ranks or not (options.goes_on or isinstance(error, torch.OutOfMemoryError)):
+                warnings.warn(f"no paired rounds: {type(error).__name__}: {error}", stacklevel=2)
+            right = [place for place, timed in enumerate(measured) if timed.is_timed]
+            for place, batch in zip(right, batches, strict=False):
+                if batch.wrong:
+                    measured[place] = _wrong(measured[place].columns, f"in the paired rounds: {batch.wrong}")
+            return [batch for batch in batches if not batch.wrong]
+
+    def _one(self, call: Call, inputs: Inputs) -> tuple[Call, Measured]:
+        """Call, check and time one function. Return its call with what undoes its changes."""
+        wrong = ""
+        with interpreting() as interpreters:
+            try:
+                call, columns = first_calls(call, inputs, self._kind, peak=False)
+            except Unsupported as error:
+                if self._options.grad:
+                    raise ValueError(f"grad=True: {error}") from None
                 raise
-            warnings.warn(f"no paired rounds: {type(error).__name__}: {error}", stacklevel=2)
-        right = [place for place, timed in enumerate(measured) if timed.is_timed]
-        for place, batch in zip(right, batches, strict=False):
-            if batch.wrong:
-                measured[place] = _wrong(measured[place].columns, f"in the paired rounds: {batch.wrong}")
-        return [batch for batch in batches if not batch.wrong]
+            if self._expected:
+                call, checks, wrong = checked(call, self._expected, self._expected_now, inputs)
+                columns |= checks
+        if wrong:
+            return call, Measured(columns, wrong=wrong)
+        if interpreters:
+            return call, Measured(columns, refused=untimed(interpreters, checked=columns.get("correct") is True))
+        return call, self._timed(call, columns)
 
+    def _expected_now(self) -> Outputs:
+        """Return the outputs that the reference expects for the values that the arguments hold now."""
+        options, reference = self._options, self._options.reference
+        assert reference
+        reference = WithGradients(reference, outputs=True) if options.grad else reference
+        return Judge(reference, self._args, tf32=None, factor=options.tolerance, atol=options.atol, rtol=options.rtol)
 
-def _one(
-    call: Call,
-    expected: Outputs | None,
-    inputs: Inputs,
-    args: Sequence[Any],
-    options: Options,
-    settings: Timer,
-    kind: str,
-) -> tuple[Call, Measured]:
-    """Call, check and time one function. Return its call with what undoes its changes."""
-    wrong = ""
-    with interpreting() as interpreters:
+    def _timed(self, call: Call, columns: Mapping[str, Scalar]) -> Measured:
+        """Time ``call``, whose figures so far are ``columns``."""
         try:
-            call, columns = first_calls(call, inputs, kind, peak=False)
-        except Unsupported as error:
-            if options.grad:
-                raise ValueError(f"grad=True: {error}") from None
-            raise
-        if expected and options.reference:
-            expected_now = partial(_expected, options.reference, args, options)
-            call, checks, wrong = checked(call, expected, expected_now, inputs)
-            columns |= checks
-    if interpreters and not wrong:
-        return call, Measured(columns, refused=untimed(interpreters, checked=columns.get("correct") is True))
-    return call, Measured(columns, wrong=wrong) if wrong else _timed(call, settings, kind, columns)
+            figures, samples_us = self._settings.timed(call, self._kind)
+        except torch.OutOfMemoryError:  # the copies of the inputs need memory too
+            call = replace(call, inputs=())
+            figures, samples_us = replace(self._settings, buffer_sets=1).timed(call, self._kind)
+        if call.work:
+            figures |= {"flops": call.work.flops, "bytes_min": call.work.bytes_min}
+        columns = {**columns, **figures, "threads": torch.get_num_threads()}
+        with suppress(torch.OutOfMemoryError):
+            call.restore()
+            columns["peak_mem_bytes"] = peak_bytes_of_program(call.run, self._kind)
+        if columns["verdict"] == "wrong":
+            return _wrong(columns, str(columns["verdict_reason"]))
+        if (limit := columns.get("recompile_limit")) and columns["verdict"] not in UNTRUE:
+            columns |= {"verdict": "fallback", "verdict_reason": limit}
+        return Measured(columns, samples_us)
 
 
 def without_locals(error: Exception) -> Exception:
     """Return ``error`` with a traceback that does not hold the tensors of its functions."""
     traceback.clear_frames(error.__traceback__)
     return error
-
-
-def _expected(reference: Function, args: Sequence[Any], options: Options) -> Outputs:
-    """Return the outputs that ``reference`` expects for the values that ``args`` hold now."""
-    reference = WithGradients(reference, outputs=True) if options.grad else reference
-    return Judge(reference, args, tf32=None, factor=options.tolerance, atol=options.atol, rtol=options.rtol)
-
-
-def _timed(call: Call, settings: Timer, kind: str, columns: Mapping[str, Scalar]) -> Measured:
-    """Time ``call`` on "cpu" or "cuda". ``columns``: its figures so far."""
-    try:
-        figures, samples_us = settings.timed(call, kind)
-    except torch.OutOfMemoryError:  # the copies of the inputs need memory too
-        call = replace(call, inputs=())
-        figures, samples_us = replace(settings, buffer_sets=1).timed(call, kind)
-    if call.work:
-        figures |= {"flops": call.work.flops, "bytes_min": call.work.bytes_min}
-    columns = {**columns, **figures, "threads": torch.get_num_threads()}
-    with suppress(torch.OutOfMemoryError):
-        call.restore()
-        columns["peak_mem_bytes"] = peak_bytes_of_program(call.run, kind)
-    if columns["verdict"] == "wrong":
-        return _wrong(columns, str(columns["verdict_reason"]))
-    if (limit := columns.get("recompile_limit")) and columns["verdict"] not in UNTRUE:
-        columns |= {"verdict": "fallback", "verdict_reason": limit}
-    return Measured(columns, samples_us)
 
 
 def _wrong(columns: Mapping[str, Scalar], reason: str) -> Measured:

@@ -32,8 +32,8 @@ def untimed(interpreters: Sequence[str], *, checked: bool) -> str:
 def interpreting() -> Iterator[list[str]]:
     """Collect which interpreters run kernels in this context.
 
-    A kernel that computes in bfloat16, or does what its interpreter has not, raises Unsupported. Of an autotuned kernel
-    the first configuration runs, since none has a time.
+    A kernel that computes in bfloat16, or does what its interpreter does not support, raises Unsupported. An autotuned
+    kernel runs its first configuration, since none has a time.
     """
     ran: list[str] = []
     if interpreted():

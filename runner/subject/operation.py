@@ -111,7 +111,7 @@ class OwnOperation:
     def draw_inputs(self, device: str, seed: int) -> tuple[Tensor, ...]:
         """Return the tensors among the inputs, parameters and buffers of modules included.
 
-        Calls use those of the first time; a further time, the same numbers are in new tensors.
+        Calls use the tensors of the first time. A further time, the same numbers are returned in new tensors.
         """
         from ..timing.nested import tensors
 
@@ -124,7 +124,7 @@ class OwnOperation:
     def draw(self, device: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Call ``inputs`` of the file, with seeds set and restored. Return positional and keyword arguments.
 
-        Each rank has a seed of its own, so that nobody is right without the others' inputs. If ``inputs`` names
+        Each rank has its own seed, so that none is right without the inputs of the others. If ``inputs`` names
         ``rank`` or ``world_size``, all ranks have the same seed, and the file decides what they share.
         """
         import torch
@@ -317,8 +317,8 @@ class FileCheck:
 def share_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
     """Give ``other`` the parameters and buffers of ``model``, if both have the same names and shapes.
 
-    They are the same tensors, but for those of another type, which get the values. Return the column ``weights``; ""
-    if neither has any.
+    Tensors of the same type are shared; one of another type gets the values. Return the column ``weights``; "" if
+    neither has any.
     """
     import torch
 

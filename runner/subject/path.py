@@ -81,7 +81,7 @@ def checked(
     with filled():
         outputs = call.run()
     changed = inputs.now
-    result = _at_once(lambda: expected.check(outputs, changed))
+    result = _checked_twice(lambda: expected.check(outputs, changed))
     columns, reason = _of_all_ranks(result)
     if not ranks.current.any(not result.compared):
         columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))
@@ -90,13 +90,13 @@ def checked(
         paths = returned_paths(outputs)
         call = replace(
             call,
-            judge=lambda outputs: _at_once(lambda: expected.check_tensors(outputs, paths)).reason,
+            judge=lambda outputs: _checked_twice(lambda: expected.check_tensors(outputs, paths)).reason,
             judge_anew=lambda outputs: expected_now().check_tensors(outputs, paths).reason,
         )
     return call, columns, reason
 
 
-def _at_once(check: Callable[[], CheckResult]) -> CheckResult:
+def _checked_twice(check: Callable[[], CheckResult]) -> CheckResult:
     """Return the result of ``check``; if a second one finds nothing wrong, a thread or a stream wrote in between."""
     result = check()
     if ranks.current.any(result.reason) and not check().reason and result.reason:  # on all ranks: it may communicate

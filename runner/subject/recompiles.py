@@ -1,4 +1,4 @@
-"""What torch.compile does in the first calls of a function: it compiles again, or reaches its limit and runs eagerly.
+"""Recompiles of torch.compile in the first calls of a function, and functions that reach its limit and run eagerly.
 
 Past the limit of compiled versions of a function, torch runs it eagerly for all other inputs, and only logs it once.
 """

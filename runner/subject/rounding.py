@@ -262,7 +262,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         requested = requested if requested is not None and requested.is_floating_point else None
         if requested:
             kwargs["dtype"] = torch.float64
-            if requested == torch.float64:  # which a reference asks for to be exact, and an implementation need not
+            if requested == torch.float64:  # a reference asks for it to be exact; an implementation need not
                 requested = self._default if _floats(args) else self._created or self._default
         elif kwargs.get("dtype") == torch.complex64:
             kwargs["dtype"] = torch.complex128

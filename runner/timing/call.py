@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Batches(NamedTuple):
-    """What paired rounds give for one call."""
+    """Result of paired rounds for one call."""
 
     instrument: str
     means_us: list[float]  # ten; none if a race has dropped the call, or if its outputs were wrong

@@ -1,4 +1,4 @@
-"""Whether a call computes its result each time, or returns one that it kept."""
+"""Find calls that return a result that they have kept, instead of computing it."""
 
 from __future__ import annotations
 

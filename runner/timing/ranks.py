@@ -130,7 +130,7 @@ def all_or_none(kind: type[Exception]) -> Iterator[None]:
 def join(path: str, rank: int, count: int, device: str) -> None:
     """Make this process a rank of ``count`` on "cpu" or a GPU: its device, torch.distributed, torchrun's variables.
 
-    It waits for the other ranks at ``path``, that of a ``MeetingPlace``.
+    It waits for the other ranks at ``path``, the path of a ``MeetingPlace``.
     """
     global current, group
     on_gpu = device != "cpu" and torch.cuda.is_available()

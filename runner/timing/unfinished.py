@@ -1,4 +1,4 @@
-"""Collectives on a CPU that a call starts and does not wait for: its time would be that of starting them."""
+"""Find collectives on a CPU that a call starts and does not wait for, so that its time does not include them."""
 
 from __future__ import annotations
 
