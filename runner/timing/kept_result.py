@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from ..records.replaced import replaced
 from . import ranks
 from .call import Call
 from .correctness import same_bits
 from .nested import returned_tensors
 
 RARE = 1024  # one of so many elements changes when few of them do
+ALONE = 8  # so many inputs are also changed alone
 UNCHANGED = "the outputs did not change with the inputs"
 AGAIN = "the outputs of an earlier call were returned again, although they had been overwritten"
 
@@ -23,45 +26,85 @@ def kept_result(call: Call) -> str:
     """Return how ``call`` was seen to return a kept result; "" if it computes the result each time.
 
     Three calls test this: one after the previous outputs were overwritten, one with all floating-point inputs halved
-    and reversed, and one with a few random elements halved. The values change in the same memory, so the test finds
-    results that are kept by identity, address, version or a few elements of the inputs. A kept result is reported only
-    if it is wrong for the changed inputs: a mask does not depend on them. Integers do not change, since they may be
-    indices. Inputs and outputs are restored. Nothing is reported if memory is too short, or if ``call`` fails for the
-    other values.
+    and reversed, and one with a few random elements halved. Further calls change one input each, for what is kept of
+    a part of the inputs. The values change in the same memory, so the test finds results that are kept by identity,
+    address, version or a few elements of the inputs. A kept result is reported only if it is wrong for the changed
+    inputs: a mask does not depend on them. Integers do not change, since they may be indices. Inputs and outputs are
+    restored. Nothing is reported if memory is too short, or if ``call`` fails for the other values.
     """
     if not call.inputs or not call.judge_anew:
         return ""
-    numbers = [torch.view_as_real(x.data) if x.is_complex() and not x.is_conj() else x.data for x in call.inputs]
-    floats = [tensor for tensor in numbers if tensor.is_floating_point() and tensor.numel()]
+    inputs = [x for x in call.inputs if x.numel() and (x.is_floating_point() or (x.is_complex() and not x.is_conj()))]
+    floats = list(map(_numbers, inputs))
     try:
         before, survived = _overwritten(call)
         if not floats:  # other integers may be no valid indices
             return ranks.current.first(AGAIN if any(survived) else "")
         originals = [tensor.clone() for tensor in floats]
         for change in (_halve_and_reverse, _halve_few):
-            try:
-                for tensor in floats:
-                    change(tensor)
-                given = [tensor.clone() for tensor in floats]
-                after = returned_tensors(call.run())
-                if call.reset:  # judge by what the call was given, not by what it has made of that
-                    after = [output.clone() for output in after]
-                    call.restore()
-                    _fill(floats, given)
+            with _changed(call, floats, originals, change) as after:
                 if len(before) == len(after):
                     mixed = [was if kept else now for was, now, kept in zip(before, after, survived, strict=True)]
                     if wrong := _if_wrong(UNCHANGED, all(map(same_bits, before, after)), call, after):
                         return wrong
                     if wrong := _if_wrong(AGAIN, any(survived), call, mixed):
                         return wrong
-            finally:
-                _fill(floats, originals)
-                call.restore()
+        return _kept_of_one(call, inputs, originals, before) if len(floats) > 1 else ""
     except Exception:  # too little memory, or values that the call does not take
         if ranks.current.count > 1:  # the others wait
             raise
         return ""
+
+
+def _kept_of_one(call: Call, inputs: Sequence[Tensor], originals: Sequence[Tensor], before: Sequence[Tensor]) -> str:
+    """Return of which input ``call`` keeps what it computed; "" if of none.
+
+    The outputs do not change if this input alone changes in place, and are wrong then; in other memory they change. So
+    an input that the call does not read, such as a mask that it knows, is not reported.
+    """
+
+    def is_kept(outputs: Sequence[Tensor]) -> bool:
+        return not ranks.current.any(len(outputs) != len(before) or not all(map(same_bits, before, outputs)))
+
+    for x, original in [*zip(inputs, originals, strict=True)][:ALONE]:
+        numbers = _numbers(x)
+        with _changed(call, [numbers], [original], _halve_and_reverse) as after:
+            if not is_kept(after):
+                continue
+            with replaced(x, "data", x.data.clone()):
+                elsewhere = [output.clone() for output in returned_tensors(call.run())]
+                call.restore()
+            if not is_kept(elsewhere) and (wrong := _if_wrong(UNCHANGED, True, call, after)):
+                return f"{wrong.removesuffix('s')} of shape {tuple(x.shape)}"
     return ""
+
+
+@contextmanager
+def _changed(
+    call: Call, inputs: Sequence[Tensor], originals: Sequence[Tensor], change: Callable[[Tensor], None]
+) -> Iterator[list[Tensor]]:
+    """Yield what ``call`` returns for changed ``inputs``, which hold what the call was given; then restore them."""
+    try:
+        for tensor in inputs:
+            change(tensor)
+        given = [tensor.clone() for tensor in inputs]
+        after = returned_tensors(call.run())
+        if call.reset:  # judge by what the call was given, not by what it has made of that
+            after = [output.clone() for output in after]
+            call.restore()
+            _fill(inputs, given)
+        yield after
+    finally:
+        _fill(inputs, originals)
+        call.restore()
+
+
+def _numbers(x: Tensor) -> Tensor:
+    """Return a real tensor over the memory of ``x``; of an expanded one, each number once, as torch can write it."""
+    numbers = torch.view_as_real(x.data) if x.is_complex() else x.data
+    for dim in range(numbers.dim()):
+        numbers = numbers if numbers.stride(dim) else numbers.narrow(dim, 0, 1)
+    return numbers
 
 
 def _if_wrong(text: str, suspect: bool, call: Call, outputs: list[Tensor]) -> str:
@@ -110,7 +153,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _halve_and_reverse(tensor: Tensor) -> None:
-    """Halve the values and reverse their order, which keeps their signs. Expanded tensors stay as they are."""
+    """Halve the values and reverse their order, which keeps their signs."""
     with contextlib.suppress(NotImplementedError, RuntimeError):
         tensor.copy_(_half(tensor).reshape(-1).flip(0).reshape(tensor.shape))
 

@@ -68,6 +68,37 @@ def test_one_input_that_shows_is_enough_and_integers_stay():
     assert index.tolist() == [0, 1, 2]
 
 
+def remembers_second(key):
+    """Return a function of x and a table that keeps what it computed of the table."""
+    known = {}
+    return lambda x, table: x @ known.setdefault(key(table), table.exp().clone())
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_what_is_kept_of_one_input_by_its_address_is_found_and_named(expanded):
+    x, table = torch.randn(3, 4), torch.randn(4, 5)
+    table = table[:, :1].expand(4, 5) if expanded else table
+    was = x.clone(), table.clone()
+    kept = call(remembers_second(torch.Tensor.data_ptr), x, table, reference=lambda x, table: x @ table.exp())
+    assert kept_result(kept) == "the outputs did not change with the input of shape (4, 5)"
+    assert torch.equal(x, was[0])
+    assert torch.equal(table, was[1])
+
+
+def test_an_input_that_is_not_read_is_not_kept():
+    x, weight = torch.randn(4, 4), torch.ones(4)
+    assert not kept_result(call(lambda x, weight: x + 0, x, weight, reference=torch.mul))
+
+
+def test_inputs_beside_an_expanded_one_are_put_back():
+    x, bias = torch.randn(3, 4), torch.randn(1, 4).expand(3, 4)
+    was = x.clone(), bias.clone()
+    assert not kept_result(call(torch.add, bias, x))
+    assert kept_result(call(lambda bias, x: was[0], bias, x, reference=torch.add))
+    assert torch.equal(x, was[0])
+    assert torch.equal(bias, was[1])
+
+
 def test_a_call_that_changes_its_inputs_is_judged_by_what_it_was_given():
     x = torch.rand(4)
     was = x.clone()
