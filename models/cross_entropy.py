@@ -52,7 +52,8 @@ class CrossEntropy(WithPasses, WithLayout):
         With m the largest x of a row and s = sum exp(x - m): the sum has the error that the workload softmax derives,
         cols^(1/2) units in the worst order and those of exp, and its logarithm has it as an absolute error. The
         exponents x - m, converted to powers of two, add two units of their mean size under y. m, log s and their sum
-        are rounded too: large logits have a large error. PyTorch rounds log s to ``dtype`` on a CPU.
+        are rounded too: large logits have a large error. PyTorch rounds s and log s to ``dtype`` on a CPU; the first is
+        an absolute error of log s, which exceeds the second where log s is below 1, as with two classes.
 
         y has the relative error of the sum, and 2 units of x - m. PyTorch computes y from log y, which it has stored in
         ``dtype``, and on a CPU rounds y and its product with dloss to it. Others compute y from log sum exp, stored in
@@ -77,11 +78,11 @@ class CrossEntropy(WithPasses, WithLayout):
                 gradient[:, rows], along[rows], sums[:, rows] = of_gradient
         unit, rtol = ARITHMETIC[self.dtype], UNIT[self.dtype] + 4 * ARITHMETIC[self.dtype]
         summed, stored = f"{self._summed():.1e} + {2 * unit:.1e}", f"{UNIT[self.dtype]:.1e}"
-        of_loss = f"{summed} (sum y |x - m| + |m| + |log s| + |x_target - m|) + {stored} |log s|"
+        of_loss = f"{summed} (sum y |x - m| + |m| + |log s| + |x_target - m|) + {stored} max(|log s|, 1)"
         found = [Expected("loss", exact[0], exact[1], rtol, f"{rtol:.1e} |r| + {of_loss}")]
         if gradient is None:
             return tuple(found)
-        of_dx = f"{summed} (|x - m| + |m| + |log s|) + {stored} (2 + |log y| + |log s|)"
+        of_dx = f"{summed} (|x - m| + |m| + |log s|) + {stored} (2 + |log y| + max(|log s|, 1))"
         squares, bounds = sums[0].sum(), sums[1]
         of_rows = sqrt(3) * bounds.square().sum().sqrt()  # 3 deviations of even errors
         common = float((bounds.sum() / 8 + of_rows) / squares) + COMMON[self.dtype] * UNIT[self.dtype]
@@ -109,7 +110,7 @@ class CrossEntropy(WithPasses, WithLayout):
         total = y.sum(-1, keepdim=True)
         y /= total
         log, own = total.log(), x.gather(-1, target) - largest
-        of_log, common = stored * log.abs(), self._summed() + 2 * unit * (largest.abs() + log.abs())
+        of_log, common = stored * log.abs().clamp(min=1), self._summed() + 2 * unit * (largest.abs() + log.abs())
         of_exponents = (y * exponent.abs()).sum(-1, keepdim=True) + own.abs()
         loss = torch.stack([log - own, common + 2 * unit * of_exponents + of_log + floor])[..., 0]
         if dloss is None:

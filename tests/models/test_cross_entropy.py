@@ -48,6 +48,14 @@ def test_it_is_right_as_torch_does_it(make, error, dtype, vocab, scale):
     assert error(workload.reference(*inputs), workload.call(loss_of, inputs).run()) <= 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("vocab", [2, 3])
+def test_few_classes_are_right_in_16_bits(make, error, dtype, vocab):
+    workload, (x, *others) = make("cross_entropy", dtype=dtype, rows=300, vocab=vocab, pass_="fwd_bwd")
+    inputs = x * 2, *others  # for a sum of exponents near 1, which torch rounds
+    assert error(workload.reference(*inputs), workload.call(loss_of, inputs).run()) <= 1
+
+
 def test_leaving_out_the_max_is_wrong_where_exp_overflows(make, error):
     workload, (x, target) = make("cross_entropy", dtype="float32", rows=7, vocab=1001)
     x = x * 1e4
