@@ -108,7 +108,8 @@ def same_bits(first: Tensor, second: Tensor) -> bool:
 
 def _bits(tensor: Tensor, start: int) -> Tensor:
     """Return up to ``CHUNK`` elements from ``start`` on as bytes."""
-    return _part(tensor, start).resolve_conj().resolve_neg().contiguous().view(torch.uint8)
+    flat = _part(tensor, start).resolve_conj().resolve_neg().contiguous()
+    return flat.as_strided(flat.shape, [1]).view(torch.uint8)  # one element, or none, may have kept another stride
 
 
 def _part(tensor: Tensor, start: int) -> Tensor:

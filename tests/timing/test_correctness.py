@@ -128,6 +128,14 @@ def test_the_same_bits_are_the_same_bits(one, two, same, dtype):
     assert check.repeats(Call(run=lambda: (second,)), (first,)) is same
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_few_elements_with_a_stride_have_bits(count):
+    few = torch.arange(1.0, 5.0)[::2][:count]
+    assert check.repeats(Call(run=lambda: (few,)), (few,))
+    assert check.same_bits(few, few.clone())
+    assert check.same_bits(few, few + 1) is (count == 0)
+
+
 def test_a_call_that_overwrites_its_output_is_compared_with_what_it_was():
     output, count = torch.zeros(2), iter(range(9))
     call = Call(run=lambda: (output.fill_(float(next(count))),))
