@@ -1,9 +1,10 @@
 """``python -m runner ...`` without the two seconds of ``import torch``: forked from a process that has imported it.
 
 ``install()`` replaces ``subprocess.Popen`` by one that forks where the command is ``[sys.executable, "-m", "runner",
-...]`` and its environment changes nothing that is read at start; every other command starts as ever, and so does one
-with ``COLD=1`` in its environment. What such a process starts in turn is forked as well. What every run needs of the
-runner is imported beforehand, too; where ``sys.path`` leads to another copy, that one is imported as in a cold start.
+...]`` or ``[sys.executable, "script.py", ...]`` and its environment changes nothing that is read at start; every other
+command starts as ever, and so does one with ``COLD=1`` in its environment. What such a process starts in turn is forked
+as well. What every run needs of the runner is imported beforehand, too; where ``sys.path`` leads to another copy, that
+one is imported as in a cold start.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ REAL = subprocess.Popen
 def forkable(args: object, env: Mapping[str, str] | None) -> bool:
     """Whether a forked process does what ``args`` would do in a cold one."""
     words = _words(args)
-    if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
+    if not (place := _place(words)):
         return False
-    if words[2] == "kernel_runner.worker.again" and "judge" in json.loads(Path(words[3]).read_text()):
+    if words[place] == "kernel_runner.worker.again" and "judge" in json.loads(Path(words[3]).read_text()):
         return False  # a forked process would judge with the operators that the case has replaced
     given = dict(os.environ if env is None else env)
     changed = {name for name in {*given, *BASE} if name.startswith(AT_START) and given.get(name) != BASE.get(name)}
@@ -112,6 +113,13 @@ def _words(args: object) -> list[str]:
     return words[:1] + words[2:] if words[1:2] == ["-P"] else words
 
 
+def _place(words: Sequence[str]) -> int:
+    """Where ``words`` name a script, or one of MODULES; 0 if they name neither."""
+    if words[:2] == [sys.executable, "-m"]:
+        return 2 if words[2] in MODULES else 0
+    return int(words[:1] == [sys.executable] and words[1:2] != [] and words[1].endswith(".py"))
+
+
 def _request(call: Mapping[str, Any]) -> dict[str, Any]:
     session = call.get("start_new_session", False)
     return {
@@ -125,7 +133,7 @@ def _request(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int, int]) -> NoReturn:
-    """Be a fresh ``python -m``. ``keep``: the descriptors to leave open, by the numbers that they are to have."""
+    """Be a fresh Python. ``keep``: the descriptors to leave open, by the numbers that they are to have."""
     code = 1
     try:
         _descriptors(outputs, keep)
@@ -139,12 +147,14 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
         os.environ.clear()
         os.environ.update(request["env"])
         words = list(request["words"])
-        if words[2] == "kernel_runner.execute.zygote":  # it looks who its parent is
+        place = _place(words)
+        run = words[place]
+        if run == "kernel_runner.execute.zygote":  # it looks who its parent is
             words[4] = str(os.getppid())
-        sys.argv, sys.orig_argv = words[2:], words
+        sys.argv, sys.orig_argv = words[place:], words
         path = [one for one in request["env"].get("PYTHONPATH", "").split(os.pathsep) if one]
         sys.path[:] = [
-            *([] if request["safe"] else [request["cwd"]]),
+            *([] if request["safe"] else [os.path.dirname(os.path.abspath(run)) if place == 1 else request["cwd"]]),
             *dict.fromkeys(path),
             *(one for one in PATH if one not in path),
         ]
@@ -152,7 +162,7 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
         if any(os.path.exists(os.path.join(folder, f"{SITE}.py")) for folder in path):
             sys.modules.pop(SITE, None)
             importlib.import_module(SITE)
-        _runner_of_path(request["words"][2])
+        _runner_of_path(run)
         atexit._clear()
         through = bool(os.environ.get("PYTHONUNBUFFERED"))
         for place, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
@@ -160,7 +170,7 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
             setattr(sys, name, io.TextIOWrapper(binary, "utf-8", errors, write_through=through))
         sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
         subprocess.Popen = Forked  # type: ignore[misc]
-        code = _main(request["words"][2])
+        code = _main(run)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -175,11 +185,14 @@ def _runner_of_path(run: str) -> None:
         sys.modules.update({name: module for name, module in ours.items() if name != run})
 
 
-def _main(module: str) -> int:
-    """Run it as the interpreter does; its exit code."""
+def _main(run: str) -> int:
+    """Run a module or a script as the interpreter does; its exit code."""
     code: object = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if run.endswith(".py"):
+            runpy.run_path(run, run_name="__main__")
+        else:
+            runpy.run_module(run, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code
         if isinstance(code, str):

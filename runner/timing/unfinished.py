@@ -43,6 +43,11 @@ class _Works(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no type
         super().__init__()
         self.works: list[tuple[str, Any]] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: else torch imports torch._dynamo with the first operator, which takes seconds."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

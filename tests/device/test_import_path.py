@@ -20,7 +20,7 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_that_python_starts_find_a_package_that_is_on_the_path_and_not_installed(tmp_path):
+def test_processes_that_python_starts_find_a_package_that_is_on_the_path_and_not_installed(cold, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(root=str(ROOT), own=[str(ROOT)], user=str(tmp_path / "user")))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
