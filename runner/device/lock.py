@@ -27,7 +27,7 @@ from .gpus import Gpu
 VARIABLE = "KERNEL_RUNNER_LOCK_DIR"
 MACHINE_WIDE = Path("/var/lock/kernel-runner")
 SHARED = Path("/tmp/kernel-runner-locks")  # noqa: S108  # not below TMPDIR, which may differ between jobs
-NOTIFY_EVERY_S = 10.0
+NOTIFY_EVERY_S, POLL_S = 10.0, 0.2
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class GpuLock:
     shared: bool = False
     _fd: int | None = field(default=None, init=False)
 
-    def acquire(self, notify: Callable[[str], None], poll_s: float = 0.2) -> None:
+    def acquire(self, notify: Callable[[str], None]) -> None:
         """Wait until the lock is free. Call ``notify`` with its holder at once and then every 10 s.
 
         Raises BadInput if its file cannot be created or locked.
@@ -56,7 +56,7 @@ class GpuLock:
                     notify(f"waiting for {self.label}: held by {printable(holder)}")  # everybody may write there
                     notify_at += NOTIFY_EVERY_S
                 # Random, since flock is not fair to processes that poll in step.
-                time.sleep(poll_s * random.uniform(0.5, 1.0))
+                time.sleep(POLL_S * random.uniform(0.5, 1.0))
             _sign(fd, shared=self.shared)
             undo.pop_all()
             self._fd = fd
@@ -73,7 +73,7 @@ class GpuLock:
             self._fd = None
 
 
-def acquire_all(gpus: Sequence[Gpu], notify: Callable[[str], None], poll_s: float = 0.2) -> list[GpuLock]:
+def acquire_all(gpus: Sequence[Gpu], notify: Callable[[str], None]) -> list[GpuLock]:
     """Acquire the locks of ``gpus``. A MIG instance also takes a shared lock of the GPU that holds it.
 
     Locks are taken in the order of the UUIDs, so two sweeps never wait for each other. Workers get each ``fileno``.
@@ -84,7 +84,7 @@ def acquire_all(gpus: Sequence[Gpu], notify: Callable[[str], None], poll_s: floa
     with contextlib.ExitStack() as undo:
         for lock in ordered:
             undo.callback(lock.release)
-            lock.acquire(notify, poll_s)
+            lock.acquire(notify)
         undo.pop_all()
     return ordered
 

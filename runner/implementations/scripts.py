@@ -161,11 +161,7 @@ def own_time() -> Iterator[list[float]]:
             imported += (time.perf_counter() - began) * (not depth)
 
     spent: list[float] = []
-    builtins.__import__ = timed
-    try:
+    with replaced(builtins, "__import__", timed):
         yield spent
-    finally:
-        if builtins.__import__ is timed:
-            builtins.__import__ = usual
-        seconds = time.perf_counter() - started
-        spent += seconds, seconds - imported
+    seconds = time.perf_counter() - started
+    spent += seconds, seconds - imported

@@ -94,8 +94,8 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
             synchronize()
             count += 1
     before()  # outside of the profile, which should contain the calls alone
-    profile, of_rank = torch.cuda.profiler.profile() if torch.cuda.is_available() else nullcontext(), nullcontext()
-    with profile, span(f"rank {ranks.current.rank}") if ranks.current.count > 1 else of_rank:
+    profile = torch.cuda.profiler.profile() if torch.cuda.is_available() else nullcontext()
+    with profile, span(f"rank {ranks.current.rank}") if ranks.current.count > 1 else nullcontext():
         calls_us = [once()]
         while len(calls_us) < calls:
             before()

@@ -58,10 +58,13 @@ class ProcessState:
         """Return the names of the differences from ``before``, as the end of the sentence "it changed ..."."""
         changed = self._changed_values(before)
         changed += [name for name, limit in self.limits.items() if limit < before.limits[name]]
-        if kernels := self._kernels_since(before):
-            changed.append(kernels)
-        more = self.open_files > before.open_files + MOST_FILES
-        return [*changed, f"the number of open files by more than {MOST_FILES}"] if more else changed
+        if kernels := sorted(self.kernels ^ before.kernels):
+            library, operator, key = kernels[0].split("/")
+            more = f" and {len(kernels) - 1} more" if len(kernels) > 1 else ""
+            changed.append(f"the kernel of {library}::{operator} ({key}){more}")
+        if self.open_files > before.open_files + MOST_FILES:
+            changed.append(f"the number of open files by more than {MOST_FILES}")
+        return changed
 
     def computes_otherwise(self, before: ProcessState) -> bool:
         """Return whether torch may compute other numbers than ``before``, so that this process cannot judge outputs."""
@@ -71,15 +74,6 @@ class ProcessState:
 
     def _changed_values(self, before: ProcessState) -> list[str]:
         return [name for name, value in self.values.items() if value != before.values[name]]
-
-    def _kernels_since(self, before: ProcessState) -> str:
-        """Return which of torch's own operators have other kernels than ``before``: "" if none has."""
-        changed = sorted(self.kernels ^ before.kernels)
-        if not changed:
-            return ""
-        library, operator, key = changed[0].split("/")
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        return f"the kernel of {library}::{operator} ({key}){more}"
 
 
 def read_state() -> ProcessState:

@@ -26,7 +26,7 @@ from runner.device.lock import GpuLock
 overlaps = 0
 for _ in range(20):
     lock = GpuLock("GPU-aa")
-    lock.acquire(lambda text: None, poll_s=0.01)
+    lock.acquire(lambda text: None)
     try: os.close(os.open(sys.argv[1], os.O_CREAT | os.O_EXCL))
     except FileExistsError: overlaps += 1
     time.sleep(0.002)
@@ -39,8 +39,9 @@ print(overlaps)
 # Each round: a holder is killed when the next one says that it waits; a heir outlives it by ``linger`` seconds.
 KILLS = """
 import json, os, signal, sys, time
+from runner.device import lock
 from runner.device.lock import GpuLock
-linger, poll = float(sys.argv[1]), float(sys.argv[2])
+linger, lock.POLL_S = float(sys.argv[1]), float(sys.argv[2])
 
 def hold(ready):
     GpuLock.acquire(mine := GpuLock("GPU-aa"), print)
@@ -66,7 +67,7 @@ for _ in range(20):
         killed.append((text, time.monotonic()))
         os.kill(holder, signal.SIGKILL)
     next_one = GpuLock("GPU-aa")
-    next_one.acquire(kill, poll)
+    next_one.acquire(kill)
     entered = time.monotonic()
     text, at = killed[0]
     free = float(os.read(said, 100) or at)
@@ -153,7 +154,7 @@ def test_waiting_tells_of_the_holder_at_once_and_then_from_time_to_time(monkeypa
         if len(said) == 3:
             mine.release()
 
-    [wanted] = acquire_all([H200], listen, 0.01)
+    [wanted] = acquire_all([H200], listen)
     wanted.release()
     expected = rf"waiting for GPU 0 \(NVIDIA H200\): held by pid {os.getpid()} on host \S+ since [\d-]+ \d\d:\d\d "
     assert len(said) == 3
