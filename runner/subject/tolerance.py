@@ -203,7 +203,11 @@ class Judge:
         given = self._matched(given, result)
         now = self._named(self._values) if changed is not None and (self._state or not self._returns) else {}
         touched = set(map(_place, changed or ()))
-        unchanged = {name for name, tensor in now.items() if _place(tensor) not in touched}
+        unchanged = {
+            name
+            for name, leaf in now.items()
+            if (_place(leaf) not in touched if isinstance(leaf, Tensor) else leaf == self._numbers.get(name))
+        }
         known, stale = self._changed or (), list[Path]()
         given |= {name: now[name] for name in known if name in now}
         for path, expected in self._own.items():
@@ -248,6 +252,7 @@ class Judge:
         self._own: Leaves = {}
         self._returns, self._is_random = True, False  # random values of the same shapes in each run
         self._changed: list[str] | None = None  # not known yet
+        self._numbers: Leaves = {}  # in arguments, before a call
         self._written: dict[Path, str] = {}  # the changed argument that a returned tensor is, "" for none
         try:
             with _tf32_allowed(self._tf32, self._device):
@@ -348,31 +353,32 @@ class Judge:
         if self._changed is None:
             self._returns, before = outputs is not None, self._named(self._values)
             after = self._named(values) if self._state or not self._returns else {}
-            self._changed = [
-                name
-                for name, x in after.items()
-                if name not in before or not same_bits(x.to(before[name].dtype), before[name])
-            ]
-            places = {_place(after[name]): name for name in self._changed}
+            self._changed = [name for name, x in after.items() if name not in before or not _is_left(before[name], x)]
+            self._numbers = {name: leaf for name, leaf in before.items() if not isinstance(leaf, Tensor)}
+            changed = {name: after[name] for name in self._changed}
+            places = {_place(x): name for name, x in changed.items() if isinstance(x, Tensor)}
             self._written = {
                 path: places.get(_place(x), "") if is_watched(x) else ""
                 for path, x in own.items()
                 if isinstance(x, Tensor)
             }
         self._arrays = {path for path, leaf in plain_leaves(outputs) if is_array(leaf)}
-        own |= {name: tensor for name, tensor in self._named(values).items() if name in (self._changed or ())}
+        own |= {name: leaf for name, leaf in self._named(values).items() if name in (self._changed or ())}
         return {path: _detached(leaf) for path, leaf in own.items()}
 
-    def _named(self, values: Any) -> dict[Path, Tensor]:
-        """Return the tensors among the arguments whose changes are noticed, by the reference's names for them."""
+    def _named(self, values: Any) -> Leaves:
+        """Return the tensors and numbers in arguments whose changes are noticed, by the reference's names for them."""
         _, args, kwargs = values
         try:
             arguments = inspect.signature(self._reference).bind(*args, **kwargs).arguments
         except (TypeError, ValueError):  # it is not of Python
             arguments = {"args": args, **kwargs}
-        trees = {name: named_tensors(value) for name, value in arguments.items()}
-        named = {f"{name}{path}": tensor for name, tree in trees.items() for path, tensor in tree.items()}
-        return {name: tensor for name, tensor in named.items() if is_watched(tensor) and not name.endswith(COUNTER)}
+        named: Leaves = {}
+        for name, value in arguments.items():
+            numbers = {path: leaf for path, leaf in leaves(value) if path and isinstance(leaf, int | float | complex)}
+            watched = {path: tensor for path, tensor in named_tensors(value).items() if is_watched(tensor)}
+            named |= {f"{name}{path}": leaf for path, leaf in (watched | numbers).items()}
+        return {name: leaf for name, leaf in named.items() if not name.endswith(COUNTER)}
 
     @property
     def _returned(self) -> Leaves:
@@ -623,6 +629,12 @@ def _same(first: Tensor, second: Tensor) -> bool:
     if torch.equal(first, second):
         return True
     return first.is_floating_point() and bool(((first == second) | (first.isnan() & second.isnan())).all())
+
+
+def _is_left(before: object, after: object) -> bool:
+    """Return whether an argument holds what it held; in a run in float64, a tensor of another type."""
+    was, now = _tensor(before), _tensor(after)
+    return isinstance(was, Tensor) and isinstance(now, Tensor) and same_bits(now.to(was.dtype), was)
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

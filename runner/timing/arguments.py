@@ -24,9 +24,10 @@ class Inputs:
     def __init__(self, args: object) -> None:
         self.tensors = nested.tensors(args)
         self.changed: list[tuple[Tensor, Tensor]] = []
-        self.replaces = False  # whether calls put other tensors into dicts, lists or modules
+        self.replaces = False  # whether calls put other values into dicts, lists or modules
         self._args = args
         self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
+        self._modes: list[tuple[torch.nn.Module, bool]] = []  # modules, each with its training mode
         self._before: list[tuple[Tensor, Tensor]] | None = None  # changes are not noticed
 
     @property
@@ -45,6 +46,7 @@ class Inputs:
         watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
         held = nested.holders(self._args)  # of classes whose own ``copy`` and ``update`` may refuse
         self._held = [(holder, list(holder) if isinstance(holder, list) else dict(holder)) for holder in held]
+        self._modes = [(module, module.training) for module in nested.modules(self._args)]
         self._before = [(tensor, tensor.detach().clone()) for tensor in watched]
 
     @property
@@ -57,6 +59,7 @@ class Inputs:
     def note_changes(self) -> None:
         """Find the tensors that a call has changed or replaced, and free the copies of the others."""
         self.replaces |= any(_differ(holder, was) for holder, was in self._held)
+        self.replaces |= any(module.training != was for module, was in self._modes)
         changed = {id(tensor) for tensor, _ in self.changed}
         new = [pair for pair in self._before or () if id(pair[0]) not in changed]
         self.changed += [(now, was) for now, was in new if not same_bits(now, was)]
@@ -70,6 +73,8 @@ class Inputs:
                 holder[key] = value
             if isinstance(was, list):
                 holder.extend(was)
+        for module, mode in self._modes if self.replaces else ():
+            module.training = mode
         if self.changed:
             with torch.no_grad():
                 now, was = zip(*self.changed, strict=True)

@@ -57,13 +57,19 @@ def parts(value: object) -> Iterator[tuple[Path, object]]:
             yield from ((f"{key}{path}", part) for path, part in parts(child))
 
 
+def modules(value: object) -> list[torch.nn.Module]:
+    """Return the modules within ``value``, and those within them."""
+    found = [part for _, part in parts(value) if isinstance(part, torch.nn.Module)]
+    return [module for part in found for module in part.modules()]
+
+
 def holders(value: object) -> list[Any]:
     """Return the mappings and lists in which ``value``, or a module within it, holds something by reference."""
     found: list[Any] = []
+    for module in modules(value):
+        found += [module._parameters, module._buffers]
     for _, part in parts(value):
-        if isinstance(part, torch.nn.Module):
-            found += [held for module in part.modules() for held in (module._parameters, module._buffers)]
-        elif isinstance(part, dict | list):
+        if isinstance(part, dict | list):
             found.append(part)
         elif dataclasses.is_dataclass(part) and not isinstance(part, type) and hasattr(part, "__dict__"):
             found.append(vars(part))

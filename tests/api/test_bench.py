@@ -8,6 +8,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
@@ -241,6 +242,41 @@ def test_functions_in_place_are_checked_by_what_they_change_and_share_their_inpu
     result = bench({"doubles": doubles, "adds": lambda x: x.add_(x), "not": lambda x: x.mul_(3)}, x, check=doubles)
     assert [one.correct for one in result] == [True, True, False]
     assert torch.equal(x, X)
+
+
+def test_a_mode_that_a_function_sets_in_a_module_is_set_back(clock):
+    def trains(layer, x):
+        return layer.train()(x)
+
+    layer = torch.nn.Sequential(torch.nn.BatchNorm1d(10)).eval()
+    result = bench({"trains": trains, "calls": lambda layer, x: layer(x)}, layer, X, check=lambda layer, x: layer(x))
+    assert [one.correct for one in result] == [False, True]
+    assert not any(module.training for module in layer.modules())
+
+
+@dataclass
+class Running:
+    total: torch.Tensor
+    count: int = 1
+
+
+@pytest.mark.parametrize("held", [{"total": torch.zeros(10), "count": 1}, Running(torch.zeros(10))])
+def test_a_number_in_an_argument_is_compared_and_set_back(clock, held):
+    def adds(by):
+        def function(held, x):
+            values = held if isinstance(held, dict) else vars(held)
+            values["total"].add_(x[0])
+            values["count"] += by
+            return x * 2
+
+        return function
+
+    before = str(held)
+    result = bench({"one": adds(1), "two": adds(2), "none": adds(0)}, held, X, check=adds(1))
+    assert [one.correct for one in result] == [True, False, False]
+    assert result["two"].timing.reason.endswith("got 3, want 2")
+    assert re.fullmatch("it does not change held.*count.*, as the reference does", result["none"].timing.reason)
+    assert str(held) == before
 
 
 def test_backward_gives_the_gradients_and_leaves_none(clock):
