@@ -155,9 +155,9 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
         y, r = _part(output, start).double(), _part(reference.value, start)
         atol = _part(reference.atol, start) if isinstance(reference.atol, Tensor) else reference.atol
         size, same = r.abs(), (y == r) | (y.isnan() & r.isnan())
-        error = _nan_as_inf((y - r).abs()).masked_fill(same, 0.0)
+        error = (y - r).abs().nan_to_num(inf, inf).masked_fill(same, 0.0)  # a NaN is as wrong as can be
         allowed = atol + size.where(r.isfinite(), 0.0) * reference.rtol
-        ratio = _nan_as_inf((error / allowed).masked_fill(same, 0.0))
+        ratio = (error / allowed).masked_fill(same, 0.0).nan_to_num(inf, inf)
         top, at = (each.item() for each in ratio.max(0))
         if top > worst:
             worst, place = top, start + int(at)
@@ -167,7 +167,7 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
             of = r if reference.along is None else _part(reference.along, start).double()
             along += ((y - r.to(output.dtype).double()) * of).sum().item()
             squares += (of * of).sum().item()
-        relative = _nan_as_inf((error / size).where(size > atol, 0.0))
+        relative = (error / size).where(size > atol, 0.0).nan_to_num(inf, inf)
         result.max_abs_err = max(result.max_abs_err, error.max().item())
         result.max_rel_err = max(result.max_rel_err, relative.max().item())
     largest, over = result.max_abs_err, result.max_abs_err > reference.cap
@@ -197,7 +197,3 @@ def element_index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
         place, at = divmod(place, size)
         index.insert(0, at)
     return tuple(index)
-
-
-def _nan_as_inf(tensor: Tensor) -> Tensor:
-    return tensor.nan_to_num(inf, inf)

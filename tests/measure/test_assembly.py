@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -43,22 +44,24 @@ PTX = """
 	cp.async.bulk.tensor.2d.shared::cluster.global [%r1], [%rd1, {%r2, %r3}], [%r4];
 """
 
+counts = attrgetter("load_bits", "store_bits", "tensor_instructions", "fp64_instructions", "bulk")
+
 
 def test_sass_says_widths_tensor_cores_and_double_precision():
     code = read_sass(SASS)
-    assert (code.load_bits, code.store_bits, code.tensor, code.fp64, code.bulk) == (128, 16, 1, 3, 1)
+    assert counts(code) == (128, 16, 1, 3, 1)
     assert code.fp64_names == {"DADD": 2, "F2F.F64.F32": 1}
     assert code.by_name.total() == 9
 
 
 def test_ptx_says_the_same():
     code = read_ptx(PTX)
-    assert (code.load_bits, code.store_bits, code.tensor, code.fp64, code.bulk) == (128, 32, 2, 2, 1)
+    assert counts(code) == (128, 32, 2, 2, 1)
 
 
 def test_code_without_any_of_it_counts_nothing():
     for code in (read_sass(""), read_ptx("")):
-        assert (code.load_bits, code.store_bits, code.tensor, code.fp64, code.bulk) == (0, 0, 0, 0, 0)
+        assert counts(code) == (0, 0, 0, 0, 0)
 
 
 def test_a_table_of_resources_is_read_and_of_several_functions_the_most_counts():
@@ -103,7 +106,7 @@ def compiled():
 def test_the_lectures_gelu_has_double_precision_and_narrow_loads_in_either(compiled, arch):
     sass, ptx, (registers, spill_bytes, _) = compiled("gelu", "gelu_lecture.cu", "gelu_kernel", arch)
     assert sass.fp64_names["DFMA"] > 20
-    assert ptx.fp64 > 10
+    assert ptx.fp64_instructions > 10
     assert sass.load_bits == ptx.load_bits == sass.store_bits == ptx.store_bits == 32
     assert spill_bytes == 0
     assert 0 < registers < 64
@@ -113,7 +116,7 @@ def test_the_lectures_gelu_has_double_precision_and_narrow_loads_in_either(compi
 def test_the_usual_gelu_has_wide_ones_and_single_precision(compiled, arch):
     sass, ptx, _ = compiled("gelu", "gelu.cu", "gelu_kernel<float, true, true>", arch)
     assert sass.load_bits == ptx.load_bits == sass.store_bits == ptx.store_bits == 128
-    assert sass.fp64 == ptx.fp64 == sass.tensor == ptx.tensor == 0
+    assert sass.fp64_instructions == ptx.fp64_instructions == sass.tensor_instructions == ptx.tensor_instructions == 0
 
 
 def test_a_product_of_bfloat16_has_tensor_cores(compiled):
@@ -121,7 +124,7 @@ def test_a_product_of_bfloat16_has_tensor_cores(compiled):
 
     name = f"matmul_kernel<bfloat16, {', '.join(map(str, LARGE))}, true>"
     sass, ptx, (_, spill_bytes, _) = compiled("matmul", "matmul.cu", name, "sm_80")
-    assert sass.tensor == ptx.tensor > 0
+    assert sass.tensor_instructions == ptx.tensor_instructions > 0
     assert sass.load_bits == ptx.load_bits == 128
     assert spill_bytes == 0
 

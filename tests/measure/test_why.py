@@ -11,7 +11,15 @@ from runner.measure.inspect.assembly import Code
 from runner.measure.inspect.kernel_table import KernelLine
 from runner.measure.inspect.why import NAMES, Facts, explain
 
-CODE = Code(load_bits=128, store_bits=0, tensor=0, fp64=0, bulk=0, by_name=Counter(), fp64_names=Counter())
+CODE = Code(
+    load_bits=128,
+    store_bits=0,
+    tensor_instructions=0,
+    fp64_instructions=0,
+    bulk=0,
+    by_name=Counter(),
+    fp64_names=Counter(),
+)
 LINE = KernelLine("k", "triton", 1, registers=32, code=CODE)
 FIGURES = {"gpu_us": 100.0, "pct_of_measured_peak": 40.0, "bound": "memory", "n_kernels": 1}
 
@@ -22,8 +30,11 @@ def told(**changes):
     def of(owner):
         return {name: value for name, value in changes.items() if name in owner}
 
-    fp64 = {"fp64_names": Counter(changes.get("fp64_names", {})), "fp64": sum(changes.get("fp64_names", {}).values())}
-    code = replace(CODE, **of({"load_bits", "tensor", "bulk"}), **fp64)
+    fp64 = {
+        "fp64_names": Counter(changes.get("fp64_names", {})),
+        "fp64_instructions": sum(changes.get("fp64_names", {}).values()),
+    }
+    code = replace(CODE, **of({"load_bits", "tensor_instructions", "bulk"}), **fp64)
     line = replace(LINE, code=code, **of({"registers", "registers_allowed", "spill_bytes"}))
     figures = FIGURES | of(
         {"gpu_us", "pct_of_measured_peak", "bound", "n_kernels", "graph_breaks", "verdict", "verdict_reason"}
@@ -34,7 +45,7 @@ def told(**changes):
 
 def test_a_fast_one_says_how_fast_and_by_what():
     assert told(pct_of_measured_peak=98.2) == "one kernel at 98 % of the rate of a copy; 128-bit loads, 32 registers"
-    assert told(pct_of_measured_peak=98.2, bound="compute", tensor=64, bulk=4, load_bits=0) == (
+    assert told(pct_of_measured_peak=98.2, bound="compute", tensor_instructions=64, bulk=4, load_bits=0) == (
         "one kernel at 98 % of the rate of matrix products; bulk copies, 64 tensor-core instructions, 32 registers"
     )
 

@@ -45,8 +45,8 @@ class Code:
 
     load_bits: int  # widest load from global memory; 0: none
     store_bits: int  # widest store to it
-    tensor: int  # tensor-core instructions
-    fp64: int  # double-precision instructions
+    tensor_instructions: int  # on tensor cores
+    fp64_instructions: int  # in double precision
     bulk: int  # bulk copies
     by_name: Counter[str]  # all instructions
     fp64_names: Counter[str]  # double-precision instructions

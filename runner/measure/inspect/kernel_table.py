@@ -16,9 +16,7 @@ from .programs import Program, Seen
 
 LONGEST_NAME = 100  # characters of a file's name
 BY_NAME = "by name"
-CODE_COLUMNS = {  # column of kernels.csv → field of Code
-    "load_bits": "load_bits", "store_bits": "store_bits", "tensor_instructions": "tensor", "fp64_instructions": "fp64",
-}  # fmt: skip
+CODE_COLUMNS = ("load_bits", "store_bits", "tensor_instructions", "fp64_instructions")  # of kernels.csv: fields of Code
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class KernelLine:
         names = ("kernel", "origin", "launches", "total_us", "registers", "spill_bytes", "shared_bytes")
         cells = {name: getattr(self, name) for name in names}
         cells["total_us"] = None if self.total_us is None else round(self.total_us, 3)
-        return cells | {column: getattr(self.code, name, None) for column, name in CODE_COLUMNS.items()}
+        return cells | {column: getattr(self.code, column, None) for column in CODE_COLUMNS}
 
 
 def kernel_lines(seen: Seen, times: Mapping[str, tuple[int, float]]) -> list[KernelLine]:
@@ -75,7 +73,7 @@ def dominant(table: Sequence[KernelLine]) -> KernelLine | None:
     """Return the kernel that takes most of the time; without times, the kernel with most launches, then most code."""
     if any(line.total_us for line in table):
         return table[0]
-    sizes = {id(line): (line.code.tensor, line.code.by_name.total()) for line in table if line.code}
+    sizes = {id(line): (line.code.tensor_instructions, line.code.by_name.total()) for line in table if line.code}
     return max(table, key=lambda line: (line.launches, sizes.get(id(line), (0, 0))), default=None)
 
 

@@ -73,7 +73,7 @@ def _reasons(facts: Facts) -> Iterator[str]:
 def _slow_instructions(facts: Facts) -> Iterator[str]:
     """Yield reasons in the main kernel that make it slow on any GPU."""
     main = facts.main
-    if main and main.code and main.code.fp64 and facts.dtype != "float64":
+    if main and main.code and main.code.fp64_instructions and facts.dtype != "float64":
         # sin and cos of float32 use fp64 and an array in local memory for arguments above ten thousand only.
         perhaps = ", perhaps in a slow path" if main.spill_bytes else ""
         names = ", ".join(f"{times} {name}" for name, times in main.code.fp64_names.most_common(3))
@@ -89,7 +89,7 @@ def _missing_instructions(facts: Facts, kernels: int, count: str) -> Iterator[st
     figures, main = facts.figures, facts.main
     code, bound = main.code if main else None, figures.get("bound")
     on_tensor_cores = facts.dtype in MATRIX or (facts.dtype == "float32" and facts.tf32)
-    if main and code and bound == "compute" and on_tensor_cores and not code.tensor:
+    if main and code and bound == "compute" and on_tensor_cores and not code.tensor_instructions:
         yield f"{main.kernel} has no tensor-core instruction, on a product of {facts.dtype}"
     pct, us = figures.get("pct_of_measured_peak"), figures.get("gpu_us")
     if pct is None or pct >= SLOW_PCT:
@@ -108,7 +108,7 @@ def _code(facts: Facts) -> str:
     parts = [
         f"{main.code.load_bits}-bit loads" if main.code.load_bits else "",
         "bulk copies" if main.code.bulk else "",
-        f"{main.code.tensor} tensor-core instructions" if main.code.tensor else "",
+        f"{main.code.tensor_instructions} tensor-core instructions" if main.code.tensor_instructions else "",
         f"{main.registers} registers" if main.registers else "",
     ]
     return ", ".join(filter(None, parts))
