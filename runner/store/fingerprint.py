@@ -39,10 +39,8 @@ INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")  # and the package of a
 NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".inl")
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 EDITED = " and edited while it ran"  # ends a digest: the row was made by neither the old nor the new file
-MISSING = ABSENT  # the digest of a missing file
 NOT_WATCHED = "it did not run to its end"  # why a row has no list of files
 
-Timestamp = tuple[int, ...]
 Entries = tuple[str, ...]  # functions of a file that a case uses; others in it do not count
 
 
@@ -61,7 +59,7 @@ class _First:
 
     own: Path  # the implementation's own file; the workload's if that is of a git revision
     paths: Sequence[Path]  # without those of the measurements
-    timestamps: Mapping[str, Timestamp]
+    stamps: Mapping[str, str]  # of these files and those of the measurements, by path
     fingerprint: dict[str, str]
     entries: Mapping[Path, Entries]
 
@@ -70,7 +68,7 @@ class Fingerprints:
     """Compute fingerprints of cases. A file is read at the first request, and again after it has changed."""
 
     def __init__(self) -> None:
-        self._sources: dict[tuple[Path, Entries], tuple[Timestamp, _Source]] = {}
+        self._sources: dict[tuple[Path, Entries], tuple[str, _Source]] = {}  # with the file's stamp
         self._first: dict[str, _First] = {}
         python = ".".join(platform.python_version_tuple()[:2])
         self._versions = {"python": python, **{name: package_version(name) for name in PACKAGES}}
@@ -101,7 +99,7 @@ class Fingerprints:
         """
         first = self._first_of(row.case)
         known = first.fingerprint
-        if any(_timestamp(path) != timestamp for path, timestamp in first.timestamps.items()):
+        if any(stamp(path) != recorded for path, recorded in first.stamps.items()):
             now = self._compute(_measures(row.case), self._closure(first.paths, first.entries), first.entries)
             known = {name: text if known.get(name) == text else text + EDITED for name, text in now.items()}
         record, finished = row.fingerprint, "python" in row.fingerprint
@@ -146,9 +144,9 @@ class Fingerprints:
             functions = [] if case.impl.revision else functions_of(case.impl, model)
             entries = {model: (*own_file.PARTS, *functions)} if file else {}
             paths = self._closure([*sources, model], entries)
-            timestamps = {str(path): _timestamp(path) for path in (*paths, *_measure_files(measures))}
+            stamps = {str(path): stamp(str(path)) for path in (*paths, *_measure_files(measures))}
             fingerprint = self._compute(measures, paths, entries)
-            self._first[kind] = _First([model, *sources][-1], paths, timestamps, fingerprint, entries)
+            self._first[kind] = _First([model, *sources][-1], paths, stamps, fingerprint, entries)
         return self._first[kind]
 
     def _compute(
@@ -212,12 +210,12 @@ class Fingerprints:
         return [path.parent, *self._roots]
 
     def _source(self, path: Path, entries: Entries = ()) -> _Source:
-        timestamp, key = _timestamp(path), (path, entries)
-        if key not in self._sources or self._sources[key][0] != timestamp:
+        key, now = (path, entries), stamp(str(path))
+        if key not in self._sources or self._sources[key][0] != now:
             try:
-                self._sources[key] = timestamp, _read(path, entries)
+                self._sources[key] = now, _read(path, entries)
             except OSError:
-                return _Source(MISSING)
+                return _Source(ABSENT)
         return self._sources[key][1]
 
 
@@ -239,7 +237,7 @@ def difference(now: Mapping[str, str], was: Mapping[str, str], ignore: Sequence[
         return ""
     first, more = names[0], f" and {len(names) - 1} more" if names[1:] else ""
     if first == FILES:
-        return f"which files it uses is not known: {was.get(FILES) or 'an earlier version did not record them'}"
+        return f"which files it uses is not known: {was.get(FILES, NOT_WATCHED)}"
     if part == "versions":
         return f"{first} {was.get(first) or 'none'} is now {now.get(first) or 'none'}{more}"
     if first not in was or (was[first] == ABSENT and now.get(first) != ABSENT):
@@ -286,15 +284,6 @@ def _measure_files(measures: tuple[str, ...]) -> tuple[Path, ...]:
     room, shared = Path(measure.__path__[0]), Path(timing.__path__[0])
     own = [file for name in measures for file in (room / name).rglob("*.py")]
     return tuple(sorted([*room.glob("*.py"), *shared.glob("*.py"), *own]))
-
-
-def _timestamp(path: Path | str) -> Timestamp:
-    """Return what changes when a file changes; () for a missing file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def functions_of(impl: Choice, file: Path) -> list[str]:
