@@ -60,8 +60,7 @@ class DeviceQueue:
         self._log_path, self._limits, self._take, self._shared = log_path, limits, take, shared
         self._make_room = make_room
         self._ranks = ranks
-        self._case: CaseRecord | None = None  # that the worker runs
-        self._given: CaseRecord | None = None  # the same case until it has been announced
+        self._unannounced = False  # the worker has been given ``block[0]``, which no event says yet
         self._started_at, self._started_s = "", 0.0  # start of the case: in UTC, and on the monotonic clock
         self._oom_kills = 0  # on this machine when the case started
         self._attempts: Counter[str] = Counter()  # how often each case was given to a worker
@@ -132,15 +131,14 @@ class DeviceQueue:
             self._spare.pause(self.measuring and not self._spare.has_message)
 
     def _give(self, worker: WorkerProcess, case: CaseRecord) -> Iterator[Event]:
-        self._case, self._started_at = case, datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._started_s = time.monotonic()
+        self._started_at, self._started_s = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
         self._attempts[case.key] += 1
         self._oom_kills = processes.oom_kills()
-        self._given = case
+        self._unannounced = True
         try:
             worker.ask({"case": case.to_record()}, "inputs", self._limit_s("inputs"), case)
         except Gone as gone:
-            self._given = None
+            self._unannounced = False
             if worker.cases:  # it ended between two cases, which is not a fault of this case
                 self._attempts[case.key] -= 1
                 self._stop(worker)
@@ -152,9 +150,9 @@ class DeviceQueue:
 
     def _announce(self) -> Iterator[Event]:
         """Announce once that the worker has a case, even after an interrupt, which the case may have caused."""
-        if case := self._given:
-            self._given = None
-            yield Started(case)
+        if self._unannounced:
+            self._unannounced = False
+            yield Started(self.block[0])
 
     def _compare(self, worker: WorkerProcess) -> Iterator[Event]:
         try:
@@ -178,8 +176,7 @@ class DeviceQueue:
                 if message.get("spoiled"):
                     self._stop(worker)
             case {"full": reason}:
-                assert self._case is not None
-                self._attempts[self._case.key] -= 1
+                self._attempts[self.block[0].key] -= 1
                 yield Notice(f"{reason}: a new worker takes over")
                 self._stop(worker)
             case {"row": row, "spoiled": spoiled, "calibrations": calibrations}:
@@ -274,16 +271,15 @@ class DeviceQueue:
             self._start_failed(reason)
         elif phase == "compare":
             yield PairedRounds(reason=f"no paired rounds: {reason}")
-        elif self._case is not None:
+        else:
             spent = {"wall_s": time.monotonic() - self._started_s}  # from which the next plan estimates its time
-            row = Row(case=self._case, status=status, reason=reason, phase=phase, detail=printed, metrics=spent)
+            row = Row(case=self.block[0], status=status, reason=reason, phase=phase, detail=printed, metrics=spent)
             again = status in DOUBTFUL and worker.ran_code_beside(row.case)
             yield from self._done(row, again=again or (status == "crashed" and worker.cases > 0))
 
     def _done(self, row: Row, *, again: bool) -> Iterator[Event]:
         """Yield the row of the case, unless it runs ``again``, which it does at most once."""
         attempts = self._attempts[row.case.key]
-        self._case = None
         if again and attempts == 1:
             return
         self.block.popleft()
