@@ -33,7 +33,10 @@ Which implementation of this GPU operation is fastest, how sure are we, and why?
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 all well, 1 a case failed, 2 bad input, 130 interrupted."""
+    """Run a command and return its exit code: 0 all well, 1 a case failed, 2 bad input, 130 interrupted.
+
+    Raises SystemExit with the code if argparse or Hydra has answered, or after the report of an interrupted run.
+    """
     words = [*(sys.argv[1:] if argv is None else argv)]  # ``list`` is a sub-command here, once it has been imported
     try:
         return _main(words)
@@ -87,8 +90,10 @@ def _main(words: Sequence[str]) -> int:
         for word in words:
             if word != word.encode(errors="ignore").decode():  # bytes that are no UTF-8; no file format takes them
                 raise BadInput(f"{word!a} is not UTF-8; rename the file that it names, or set a UTF-8 locale")
-        code: int = command.main(words)
-        sys.stdout.flush()  # here, where a closed pipe is no error
+        try:
+            code: int = command.main(words)
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe is no error
     except (BadInput, CannotStart) as error:
         text = visible(str(error))
         print("runner:", text if len(text) <= LONGEST else f"{text[:LONGEST]} [...]", file=sys.stderr)

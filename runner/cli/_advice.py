@@ -37,7 +37,7 @@ def advice(
             smaller = config.plan(words)
         except BadInput:  # the sizes belong together in another way
             continue
-        if smaller and (less := estimate(smaller.cases, plan.output_dir, {"cpu"}, most_rows=RECENT)).total_s < SHORT_S:
+        if (less := estimate(smaller.cases, plan.output_dir, {"cpu"}, most_rows=RECENT)).total_s < SHORT_S:
             return f"{takes}; to try it in {duration(less.total_s)}: python -m runner {shlex.join(words)}"
     return f"{takes}; Ctrl-C keeps the cases that are done, and resume=last goes on"
 

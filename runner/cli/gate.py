@@ -43,7 +43,7 @@ from ..report.output import write_file
 from ..store.fingerprint import Fingerprints, difference, functions_of, paths
 from ..tasks import own_file
 from ._parser import Parser
-from .run import FIRST_SIGNAL, as_sweep, carry_out, device_names, early_zygote
+from .run import as_sweep, carry_out, device_names, early_zygote
 
 Couple = tuple[CaseRecord, CaseRecord]  # before the change, and after it
 REPLICAS = 2  # processes that measure a pair again: with the first one enough for a spread between processes
@@ -61,11 +61,7 @@ def main(argv: Sequence[str]) -> int:
         return _conclude(options, *_of_runs(options), command)
     if options.against is None:
         raise BadInput("give --against <git revision>, as in --against origin/main, or --baseline RUN RUN2")
-    decisions = _measured(options, command)
-    if isinstance(decisions, int):
-        return decisions
-
-    return _conclude(options, decisions, Sides(options.against, "the working tree"), command)
+    return _conclude(options, _measured(options, command), Sides(options.against, "the working tree"), command)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -123,18 +119,13 @@ def _conclude(
     return exit_code(decisions)
 
 
-def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateDecision] | int:
-    """Measure both revisions and return the decisions; the exit code if Hydra has answered or the user has stopped it.
-
-    ``command`` is recorded as the command line. Raises BadInput.
-    """
+def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateDecision]:
+    """Measure both revisions and return the decisions. ``command`` is recorded as the command line. Raises BadInput."""
     if any(word.lstrip("+").startswith("resume") for word in options.overrides):
         raise BadInput("resume: a gate measures both revisions in the same minutes; leave resume out")
     words = as_sweep(options.overrides)
     with early_zygote(words) as early:
         plan = config.plan(words)
-        if plan is None:
-            return 0
         _check(plan)
         names = Names(plan.cases)
         couples, skipped = _couples(plan, options.against, names, everything=options.all)
@@ -144,9 +135,7 @@ def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateD
         couples = [couple for couple in couples if couple[0].replica == 0]
         session = None
         for left in reversed(range(options.repeat + 1 if couples else 0)):
-            session, code = carry_out(plan, command, early, session)
-            if code >= FIRST_SIGNAL:
-                return code
+            session, _ = carry_out(plan, command, early, session)
             findings = decide([*before_after(couples, *session.grid(), names), *skipped], options.max_slowdown)
             again = [couples[place] for place in gate.again(findings)]
             if not (again and left):

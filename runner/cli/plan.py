@@ -35,8 +35,6 @@ def main(argv: Sequence[str]) -> int:
     """Print the plan and return 0. Raises BadInput as a run would."""
     arguments = Parser("plan", __doc__, ("overrides", "format"), formats=("table", "json")).parse(argv)
     plan = config.plan(arguments.overrides)
-    if plan is None:  # Hydra has answered, as for --cfg
-        return 0
     options(plan)
     devices = device_names(plan)
     work, messages = _work(plan, devices)

@@ -34,16 +34,12 @@ if TYPE_CHECKING:
 
 
 MULTIRUN = ("-m", "--multirun")
-FIRST_SIGNAL = 128  # exit codes from here on are those of an interrupt
 
 
 def main(argv: Sequence[str]) -> int:
     """Return the exit code. Raises BadInput before any case is started."""
     with early_zygote(argv) as early:
-        plan = config.plan(argv)
-        if plan is None:  # Hydra has answered, as for --cfg
-            return 0
-        return carry_out(plan, argv, early, typed=True)[1]
+        return carry_out(config.plan(argv), argv, early, typed=True)[1]
 
 
 def as_sweep(words: Sequence[str]) -> list[str]:
@@ -69,11 +65,11 @@ def carry_out(
     *,
     typed: bool = False,
 ) -> tuple[Session, int]:
-    """Run the grid and report it. Return its session, whose journal is closed, and the exit code.
+    """Run the grid and report it. Return its session, whose journal is closed, and the exit code: 0 or 1.
 
     ``argv`` is recorded as the command line. ``extended``: a session of this process, in whose folder the run goes on
     without a table. ``typed``: advise on a smaller run on a CPU, and say how to go on after an interrupt.
-    Raises BadInput before any case is started.
+    Raises BadInput before any case is started, SystemExit after an interrupt.
     """
     launcher, reporters = options(plan)
     # Asking the driver takes a process of its own. Meanwhile the journal is read.
@@ -96,7 +92,7 @@ def carry_out(
         if typed and len(rows) < len(session.plan.cases):
             words = "resume=last" if plan.output_dir == "outputs" else f"resume={shlex.quote(str(session.folder))}"
             print(f"runner: interrupted; to go on: python -m runner {words}", file=sys.stderr, flush=True)
-        return session, 128 + interrupts.first
+        raise SystemExit(128 + interrupts.first)
     return session, 1 if ended or lost else exit_code(rows)
 
 

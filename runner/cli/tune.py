@@ -33,7 +33,7 @@ from ..report import reproduce
 from ..report.tuning import describe, experiment
 from ..timing.statistics import BATCHES
 from ._parser import Parser
-from .run import FIRST_SIGNAL, as_sweep, carry_out, early_zygote
+from .run import as_sweep, carry_out, early_zygote
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,8 +42,6 @@ def main(argv: Sequence[str]) -> int:
     words = as_sweep(options.overrides)
     with early_zygote(words) as early:
         plan = config.plan(words)
-        if plan is None:
-            return 0
         _check(plan)
         contests = tuning.contests(plan.cases)
         if all(len(contest.cases) == 1 for contest in contests):
@@ -52,9 +50,7 @@ def main(argv: Sequence[str]) -> int:
             mistake = "tune compares the arguments of one implementation; give one, without other fields to sweep"
             raise BadInput(f"impl: {mistake}")
         cases = [case for contest in contests for case in contest.cases]
-        session, code = carry_out(_arranged(plan, list(map(racing, cases))), ["tune", *argv], early)
-        if code >= FIRST_SIGNAL:
-            return code
+        session, _ = carry_out(_arranged(plan, list(map(racing, cases))), ["tune", *argv], early)
         contests = [judge(contest, *session.grid()) for contest in contests]
         again = [
             confirming(case, process, options.processes)
@@ -65,9 +61,7 @@ def main(argv: Sequence[str]) -> int:
         ]
         if again:
             print(f"tune: the winner and the default again, in {options.processes} more processes", flush=True)
-            session, code = carry_out(_arranged(plan, again), ["tune", *argv], extended=session)
-            if code >= FIRST_SIGNAL:
-                return code
+            session, _ = carry_out(_arranged(plan, again), ["tune", *argv], extended=session)
             contests = [confirm(contest, options.processes, *session.grid()) for contest in contests]
     _conclude(contests, Names(cases), session.folder / "tuned")
     return 0 if all(contest.fastest for contest in contests) else 1

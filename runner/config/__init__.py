@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 NOT_HYDRA = "not used here; output_dir= and name= give the run's folder, -m makes a sweep, --config-dir adds YAML files"
 
 
-def plan(argv: Sequence[str]) -> Plan | None:
-    """Return the plan for ``argv``, or None if Hydra has answered (``--cfg job``, ``--info``). Raises BadInput."""
+def plan(argv: Sequence[str]) -> Plan:
+    """Return the plan for ``argv``. Raises BadInput, and SystemExit once Hydra has answered ``--cfg`` or ``--info``."""
     from . import resume, sweep
     from .own_workloads import registered
 
@@ -42,7 +42,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
                 lines = next(sweep.unfold(compose, [*overrides, *single], multirun=True))
                 overrides = [*sweep.quick_lines(shown[0]), *(line for line in lines if line not in single)]
             _answer([*words, *(f"++{line}" if line.startswith(ARGUMENT) else line for line in overrides)])
-            return None
+            raise SystemExit(0)
         for line in overrides:
             if (key := line.partition("=")[0].lstrip("+~")).startswith(("hydra.", "hydra/")):
                 raise BadInput(f"{key}: {NOT_HYDRA}")

@@ -58,7 +58,8 @@ def test_an_interrupt_while_the_run_is_reported_costs_no_report(monkeypatch, cap
     monkeypatch.setattr(terminal, "terminal_report", lambda *given: os.kill(os.getpid(), number) or report(*given))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     words = ["workload=gelu", "workload.rows=8", "workload.cols=8", "impl=torch", "log=none", f"output_dir={tmp_path}"]
-    code = cli.main([*words, "measure.benchmark.samples=20", "measure.benchmark.max_s=0.02"])
-    assert code == 128 + number
+    with pytest.raises(SystemExit) as end:
+        cli.main([*words, "measure.benchmark.samples=20", "measure.benchmark.max_s=0.02"])
+    assert end.value.code == 128 + number
     assert "1 case: 1 ok" in capsys.readouterr().out
     assert list(tmp_path.glob("*/*/rows.csv"))

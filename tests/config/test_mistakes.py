@@ -275,13 +275,15 @@ def test_a_mistake_is_one_line(words, line, monkeypatch, tmp_path):
 @pytest.mark.parametrize("words", [["+experiment=compare_gelu"], ["workload=mlp", "workload.batch=8"]])
 def test_a_config_that_is_valid_is_shown_as_hydra_has_it(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["runner"])
-    assert config.plan([*words, "--cfg", "job"]) is None
+    with pytest.raises(SystemExit, match=r"^0$"):
+        config.plan([*words, "--cfg", "job"])
     assert "default_axes: true" in capsys.readouterr().out
 
 
 def test_a_config_with_a_shape_is_shown_with_its_sizes(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["runner"])
-    assert config.plan(["workload=gelu", "workload.shape=[17,19]", "--cfg", "job"]) is None
+    with pytest.raises(SystemExit, match=r"^0$"):
+        config.plan(["workload=gelu", "workload.shape=[17,19]", "--cfg", "job"])
     assert "rows: 17\n  cols: 19\n" in capsys.readouterr().out
 
 
@@ -360,7 +362,8 @@ def test_a_config_of_the_users_folder_is_shown(cfg, monkeypatch, capsys, tmp_pat
     monkeypatch.setattr(sys, "argv", ["runner"])
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nworkload:\n  rows: 17\n")
-    assert config.plan(["--config-dir", str(tmp_path), "+experiment=mine", "--cfg", cfg]) is None
+    with pytest.raises(SystemExit, match=r"^0$"):
+        config.plan(["--config-dir", str(tmp_path), "+experiment=mine", "--cfg", cfg])
     assert "rows: 17" in capsys.readouterr().out
 
 

@@ -105,7 +105,8 @@ def test_an_experiment_may_ask_for_it_and_a_quick_value_may_be_given(tmp_path, d
 
 def test_cfg_shows_the_values_that_count(capsys, monkeypatch, declared):
     monkeypatch.setattr(sys, "argv", ["runner"])
-    assert plan([*CASE, "quick=true", "measure.benchmark.max_s=0.1", "--cfg", "job"]) is None
+    with pytest.raises(SystemExit, match=r"^0$"):
+        plan([*CASE, "quick=true", "measure.benchmark.max_s=0.1", "--cfg", "job"])
     shown = yaml.safe_load(capsys.readouterr().out)
     assert shown["quick"] is True
     assert shown["measure"]["benchmark"]["samples"] == declared["quick"]["samples"]
