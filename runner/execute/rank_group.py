@@ -17,21 +17,17 @@ from .spawn import DYING_S, Gone, Source
 from .worker_process import WorkerProcess
 
 GRACE_S = 1.0  # from the first failed row until the others, which may wait for that rank, are killed
-WAITS = (
-    "/torch/distributed/",
-    "/timing/ranks.py",
-    "/device/exchange.py",
-    " in synchronize",
-)  # frames of a rank that waits
+# Parts of a stack: a rank with one of them waits for another.
+WAITS = ("/torch/distributed/", "/timing/ranks.py", "/device/exchange.py", " in synchronize")
 
 
 class RankGroup(WorkerProcess):
-    """The worker of rank 0, which makes the row, and those of the other ranks. What ends one of them ends all."""
+    """The worker of rank 0, which makes the row, with those of the other ranks. What ends one of them ends all."""
 
     def __init__(
         self, source: Source, log_path: Path, gpus: Sequence[Gpu], count: int, like: CaseRecord | None = None
     ) -> None:
-        self._others: list[WorkerProcess] = []
+        self._ranks: list[WorkerProcess] = [self]
         self._answers: dict[int, dict[str, Any]] = {}  # of this case by rank, in the order in which they came
         self._failed_at = 0.0  # when the first failed row came
         self._lost: int | None = None  # the rank that ended first
@@ -40,83 +36,80 @@ class RankGroup(WorkerProcess):
         try:
             for rank in range(1, count):
                 log, place = log_path.with_name(f"{log_path.stem}-rank{rank}.log"), (self._place.path, rank, count)
-                self._others.append(WorkerProcess(source, log, gpus, measures=True, like=like, place=place))
+                self._ranks.append(WorkerProcess(source, log, gpus, measures=True, like=like, place=place))
         except BaseException:  # an interrupt too
             self.end()
             raise
 
+    # ``WorkerProcess.f(rank)`` is of one rank, also for rank 0; ``rank.f()`` would be of the whole group.
+
     @property
     def watched(self) -> list[int]:
         """Descriptors of the ranks that still run and owe an answer."""
-        own = super().watched if self._lost != 0 and self._owes(0) else []
-        others = [other for rank, other in enumerate(self._others, 1) if self._owes(rank) and not other.has_ended()]
-        return [*own, *(number for other in others for number in other.watched)]
+        owing = [rank for number, rank in enumerate(self._ranks) if self._owes(number)]
+        running = [rank for rank in owing if not WorkerProcess.has_ended(rank)]
+        return [descriptor for rank in running for descriptor in rank.descriptors()]
 
-    def _owes(self, rank: int) -> bool:
-        """Return whether ``rank`` must still answer or end. One that has answered may end, as it does if spoiled."""
-        return self.dying or rank not in self._answers
+    def _owes(self, number: int) -> bool:
+        """Return whether a rank must still answer or end. One that has answered may end, as it does if spoiled."""
+        return self.dying or number not in self._answers
 
     @property
     def phase(self) -> Phase:
         """The current phase of rank 0, or the last one of the rank that was lost."""
-        return self._others[self._lost - 1].phase if self._lost else super().phase
+        return self._ranks[self._lost or 0].due.phase
 
     def has_ended(self) -> bool:
         """Return whether all ranks have ended."""
-        return super().has_ended() and all(other.has_ended() for other in self._others)
+        return all(WorkerProcess.has_ended(rank) for rank in self._ranks)
 
     def pause(self, paused: bool) -> None:
         """Stop all ranks, or let them continue."""
-        super().pause(paused)
-        for other in self._others:
-            other.pause(paused)
+        for rank in self._ranks:
+            WorkerProcess.pause(rank, paused)
 
     def ask(self, message: object, phase: Phase, limit_s: float, case: CaseRecord | None = None) -> None:
         """Send a message that every rank answers. Raises Gone."""
         self._answers = {}
-        for rank, other in enumerate(self._others, 1):
-            other.cases, other.timed = self.cases, self.timed
+        for number, rank in enumerate(self._ranks):
+            rank.cases, rank.timed = self.cases, self.timed
             try:
-                other.ask(message, phase, limit_s, case)
+                WorkerProcess.ask(rank, message, phase, limit_s, case)
             except Gone as gone:
-                raise self._killed(str(gone).replace("the worker", f"rank {rank}")) from None
-        super().ask(message, phase, limit_s, case)
+                raise self._killed(_of_rank(number, gone)) from None
 
     def receive(self) -> dict[str, Any] | None:
         """Return the next message of rank 0 about its phase, or the answer of all ranks. See WorkerProcess."""
-        for rank, other in enumerate(self._others, 1):
-            if not self._owes(rank):
+        for number in (*range(1, len(self._ranks)), 0):
+            rank = self._ranks[number]
+            if self._lost is not None or not self._owes(number):
                 continue
             try:
-                while not other.dying and (message := other.receive()):
-                    self._take(rank, message)
-                    if "phase" in message:
-                        other.enter(message["phase"], 0.0)
+                while self._owes(number) and not rank.dying and (message := WorkerProcess.receive(rank)):
+                    if "phase" not in message:
+                        self._take(number, message)
+                    elif rank is self:
+                        return message
+                    else:
+                        rank.enter(message["phase"], 0.0)
             except Gone as gone:
-                self._lose(rank)
-                raise Gone(str(gone).replace("the worker", f"rank {rank}")) from None
-            if self._lost is None and self._owes(rank) and (other.dying or other.has_ended()):
-                self._lose(rank)
-        while self._lost is None and self._owes(0) and (message := super().receive()):
-            if "phase" in message:
-                return message
-            self._take(0, message)
-        if self._lost is None and self._owes(0) and (self.dying or super().has_ended()):
-            self._lose(0)
+                self._lose(number)
+                raise Gone(_of_rank(number, gone)) from None
+            if self._owes(number) and (rank.dying or WorkerProcess.has_ended(rank)):
+                self._lose(number)
         return self._answer() if self._lost is None else None
 
-    def _take(self, rank: int, message: dict[str, Any]) -> None:
-        if "phase" not in message:
-            self._answers[rank] = message
-            if _failed(message) and not self._failed_at:
-                self._failed_at = time.monotonic()
+    def _take(self, number: int, message: dict[str, Any]) -> None:
+        self._answers[number] = message
+        if _failed(message) and not self._failed_at:
+            self._failed_at = time.monotonic()
 
     def _answer(self) -> dict[str, Any] | None:
         """Return the answer of the ranks. None if it is not known yet.
 
         It is that of the first rank that failed, else of the lowest with side effects, else of rank 0.
         """
-        answers, complete = [*self._answers.values()], len(self._answers) == 1 + len(self._others)
+        answers, complete = [*self._answers.values()], len(self._answers) == len(self._ranks)
         if full := next((message for message in answers if "full" in message), None):
             return full
         rank = next((rank for rank, message in self._answers.items() if _failed(message)), None)
@@ -142,51 +135,54 @@ class RankGroup(WorkerProcess):
         row = replace(row, reason=reason, metrics=metrics)
         return {**self._answers[rank], "row": row, "spoiled": spoiled}
 
-    def _lose(self, rank: int) -> None:
-        """Kill all ranks, since ``rank`` has ended or keeps the others waiting."""
-        self._lost = rank
+    def _lose(self, number: int) -> None:
+        """Kill all ranks, since this one has ended or keeps the others waiting."""
+        self._lost = number
         with suppress(Gone):
             self.kill()
 
     def kill(self) -> None:
         """Kill all ranks without waiting for their ends. Raises Gone if rank 0 has ended."""
-        for other in self._others:
+        for rank in self._ranks[1:]:
             with suppress(Gone):
-                other.kill()
+                rank.kill()
         super().kill()
 
     def end(self, limit_s: float = DYING_S) -> str:
         """Kill all ranks and wait up to ``limit_s`` for each. Return how the first of them ended, as a sentence."""
         if not self.ended:
-            ends = [super().end(limit_s), *(other.end(limit_s) for other in self._others)]
-            self.stuck = self.stuck or any(other.stuck for other in self._others)
-            self.ended = ends[self._lost or 0].replace("the worker", f"rank {self._lost or 0}")
+            ends = [WorkerProcess.end(rank, limit_s) for rank in self._ranks]
+            self.stuck = any(rank.stuck for rank in self._ranks)
+            self.ended = _of_rank(self._lost or 0, ends[self._lost or 0])
             self._place.close()
         return self.ended
 
     def print_stacks(self) -> str:
         """Make all ranks print their stacks. Return the ranks for which others wait, as ``" on rank 1"``."""
-        super().print_stacks()
-        for other in self._others:
-            other.print_stacks()
-        stacks = [super().printed(), *(other.printed() for other in self._others)]
-        late = [str(rank) for rank, stack in enumerate(stacks) if not any(frame in stack for frame in WAITS)]
+        for rank in self._ranks:
+            WorkerProcess.print_stacks(rank)
+        stacks = [WorkerProcess.printed(rank) for rank in self._ranks]
+        late = [str(number) for number, stack in enumerate(stacks) if not any(frame in stack for frame in WAITS)]
         if not late:
             return ", since all ranks wait: each must call the same collectives in the same order"
         return f" on rank {' and '.join(late)}" if len(late) < len(stacks) else ""
 
     def printed(self) -> str:
         """Return the output of the rank that was lost, or of all ranks."""
-        texts = [super().printed(), *(other.printed() for other in self._others)]
+        texts = [WorkerProcess.printed(rank) for rank in self._ranks]
         if self._lost is not None:
             return texts[self._lost]
-        return "".join(f"rank {rank}:\n{text}\n" for rank, text in enumerate(texts) if text)
+        return "".join(f"rank {number}:\n{text}\n" for number, text in enumerate(texts) if text)
 
     def cut_log(self) -> None:
         """See WorkerProcess."""
-        super().cut_log()
-        for other in self._others:
-            other.cut_log()
+        for rank in self._ranks:
+            WorkerProcess.cut_log(rank)
+
+
+def _of_rank(number: int, end: object) -> str:
+    """Return how a worker has ended as a sentence about its rank."""
+    return str(end).replace("the worker", f"rank {number}")
 
 
 def _failed(message: dict[str, Any]) -> bool:

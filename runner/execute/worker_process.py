@@ -74,9 +74,10 @@ class WorkerProcess:
     @property
     def watched(self) -> list[int]:
         """Descriptors that become readable when the worker sends a message or ends."""
-        return self._descriptors()
+        return self.descriptors()
 
-    def _descriptors(self) -> list[int]:
+    def descriptors(self) -> list[int]:
+        """Descriptors of this process alone: those in ``watched``, without those of other ranks."""
         if self.ended:  # they are closed, and their numbers may be in use for other files
             return []
         descriptors = [self._channel.fileno()] + ([] if self._pidfd is None else [self._pidfd])
@@ -88,7 +89,7 @@ class WorkerProcess:
 
     def has_ended(self) -> bool:
         """Return whether the process has ended and all its messages are read."""
-        readable = _readable(self._descriptors())
+        readable = _readable(self.descriptors())
         return bool(self.ended) or (self._pidfd in readable and self._channel.fileno() not in readable)
 
     @property
