@@ -17,7 +17,7 @@ from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Scalar
 from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
-from ..records.schema import UNREADABLE, OneLine
+from ..records.schema import OneLine
 from ..store import journal
 from ..store.fingerprint import Fingerprints, difference
 from ..store.journal import Contents
@@ -113,7 +113,7 @@ class _Task(Holder):
         self.part, self.old = part, job is None
         self.job = _earlier_job(self.facts, part.folder.parents[1] / FOLDER) if self.old else job
         self.gone_since = 0.0  # on the monotonic clock; 0 while it runs
-        self.cases: Mapping[str, CaseRecord] = _cases(part)  # including cases that have rows in the run
+        self.cases = {case.key: case for case in part.cases}  # including cases that have rows in the run
         self.started: dict[str, Scalar] = {}  # start of the cases of its rows, by key
         self.done = False  # it has written that all its cases have rows
         self.stale = False  # it runs sources that have changed since
@@ -143,7 +143,7 @@ class Array:
         free = {case.key: case for case in cases if case.key not in known}
         rows = 0
         for part in parts:
-            task = _Task(part, [free[key] for key in _cases(part) if key in free])
+            task = _Task(part, [free[case.key] for case in part.cases if case.key in free])
             for event in self._read(task):
                 if not isinstance(event, Notice) and not (isinstance(event, PairedRounds) and event.reason):
                     yield event
@@ -250,13 +250,6 @@ class Array:
         except BadInput as error:
             for case in share:
                 yield lost(case, f"{task.name} ended as {state}, and then {error}")
-
-
-def _cases(part: Part) -> dict[str, CaseRecord]:
-    try:
-        return {case.key: case for case in part.cases}
-    except (OSError, *UNREADABLE):  # its writer was killed before a task had it
-        return {}
 
 
 def _end_state(job: Any) -> str:

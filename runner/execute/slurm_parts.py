@@ -46,9 +46,12 @@ class Part:
 
     @property
     def cases(self) -> list[CaseRecord]:
-        """The cases of the task. Raises OSError or one of UNREADABLE if its writer was killed."""
-        lines = (self.folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()
-        return [CaseRecord.from_record(orjson.loads(line)) for line in lines]
+        """The cases of the task; [] if their writer was killed, before there was a task."""
+        try:
+            lines = (self.folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()
+            return [CaseRecord.from_record(orjson.loads(line)) for line in lines]
+        except (OSError, *UNREADABLE):
+            return []
 
     @property
     def job(self) -> dict[str, str]:
