@@ -90,7 +90,7 @@ def bench(
         flops: floating-point operations of a call, for FLOP/s and the share of this GPU's measured peak.
         bytes: bytes that a call must move, for B/s and that share. Both may be functions of the size.
         measure_peak: measure the peak of this GPU, in two seconds, if it is not in the cache yet.
-        ranks: all ranks of torch.distributed, on one machine, call this together: a time is that of the slowest rank.
+        ranks: all ranks of torch.distributed, on one machine, call this together. Times are of the slowest rank.
         baseline: the function that others are compared with: by default "torch", or else the first correct one.
         device: "cpu" or "cuda", if the tensors do not say where ``f`` computes.
         **unknown: any other argument, which is refused.
@@ -316,7 +316,7 @@ class Compared:
     """One function of a comparison, at one size."""
 
     name: str
-    size: Any  # None without a sweep; the text of one that is no number
+    size: Any  # a number or a text; None without a sweep
     timing: Timing  # of its samples alone
     paired_us: float | None  # time in the paired rounds, which the table shows; None without them
     correct: bool | None  # None: not checked

@@ -30,10 +30,10 @@ def do_bench(
     Args:
         fn: called without arguments. It is timed on the GPU, or on the CPU if there is none, or if all tensors that it
             names are there.
-        warmup: least milliseconds of warm-up.
-        rep: most milliseconds of samples. They end earlier when the interval of the time is within 0.5 %.
+        warmup: minimum duration of the warm-up, in ms.
+        rep: maximum duration of the samples, in ms. They end earlier once the 95 % interval is within 0.5 %.
         grad_to_none: tensors whose ``.grad`` is set to None before each call, outside of the time.
-        quantiles: those of the times to return, instead of what ``return_mode`` says.
+        quantiles: return these quantiles of the times, between 0 and 1, instead of ``return_mode``.
         return_mode: "mean", "median", "min", "max", or "all" for a list of all times in their order.
 
     Returns:

@@ -92,7 +92,7 @@ def assert_not_slower(bench: Callable[..., Any]) -> Callable[..., Comparison]:
     ``runner.bench``.
 
     Returns the comparison, with the names of both functions, or "f" and "g" if these are equal. Raises ValueError if
-    ``by`` is no share.
+    ``by`` is not a share.
     """
     from .bench import name_of
 

@@ -88,12 +88,12 @@ def _main(words: Sequence[str]) -> int:
     command = import_module(f".{name}", __package__)
     try:
         for word in words:
-            if word != word.encode(errors="ignore").decode():  # bytes that are no UTF-8; no file format takes them
+            if word != word.encode(errors="ignore").decode():  # no file format takes such bytes
                 raise BadInput(f"{word!a} is not UTF-8; rename the file that it names, or set a UTF-8 locale")
         try:
             code: int = command.main(words)
         finally:
-            sys.stdout.flush()  # here, where a closed pipe is no error
+            sys.stdout.flush()  # here, where a closed pipe is not an error
     except (BadInput, CannotStart) as error:
         text = visible(str(error))
         print("runner:", text if len(text) <= LONGEST else f"{text[:LONGEST]} [...]", file=sys.stderr)

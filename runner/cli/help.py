@@ -23,7 +23,7 @@ from ..records.schema import rules_of
 from . import FIRST_WORDS
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
-ADDED = ("experiment", "shapes")  # groups of which no option is chosen unless it is added: +experiment=demo
+ADDED = ("experiment", "shapes")  # groups without an option by default; +experiment=demo adds one
 PACKAGES = {**grid.PACKAGES, "impl": "implementations", "launcher": "execute", "log": "report"}
 ENTRY = re.compile(r"( *)([A-Za-z_]\w*):\s*(.*?)\s*(?:#\s*(.*))?$")  # of a YAML: ``field: value  # meaning``
 WIDEST = 44  # characters of ``field=value`` beside which meanings are aligned
@@ -65,7 +65,7 @@ class Entry:
 
 
 def entries(text: str, below: str = "") -> list[Entry]:
-    """Return the fields at the top level of the YAML ``text``, or those of its field ``below``."""
+    """Return the fields at the top level of the YAML ``text``, or within its field ``below``."""
     fields, above, parent = [], "", ""
     for line in text.splitlines():
         match = ENTRY.match(line)
@@ -145,7 +145,7 @@ def complete(compose: Composer, line: str) -> list[str]:
     _, *done = line.split()  # without the program
     word = done.pop() if done and not line[-1:].isspace() else ""
     done = done[2:] if done[:2] == ["-m", "runner"] else done
-    if done and done[0] in commands:  # its overrides are those of a run
+    if done and done[0] in commands:  # it takes the overrides of a run
         done, commands = done[1:], []
     try:
         chosen = _compose(compose, [before for before in done if "=" in before and not before.startswith("-")])

@@ -1,6 +1,6 @@
 """List past runs, the newest last: date, name, device, commit, cases and failures.
 
-The commit is that of the files that the run's rows ran, * if they differed from it. --where takes the columns of this
+The commit is of the files that the run used; * marks files that differed from it. --where takes the columns of this
 list. Give a folder to runner show.
 
 Examples:

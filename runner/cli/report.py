@@ -1,7 +1,7 @@
 """Make a report of past runs: a page, images, a table or a W&B Report.
 
 RUN is by default the newest run. Several runs stand side by side. Nothing is measured. The report goes into the folder
-of the run, that of several runs into the current folder, or where --output says.
+of the run, or into the current folder if there are several. --output gives another place.
 
 Examples:
   python -m runner report html

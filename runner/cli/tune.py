@@ -101,7 +101,7 @@ def _check(plan: Plan) -> None:
 
 
 def _arranged(plan: Plan, cases: Sequence[CaseRecord]) -> Plan:
-    """Return ``plan`` with these cases, those of one problem together."""
+    """Return ``plan`` with these cases, grouped by problem."""
     order = {problem: place for place, problem in enumerate(dict.fromkeys(case.problem for case in cases))}
     sorted_cases = tuple(sorted(cases, key=lambda case: (case.replica, order[case.problem])))
     return replace(plan, cases=sorted_cases, baseline=None)

@@ -101,7 +101,7 @@ def _flags(words: Sequence[str]) -> Namespace:
     parser.prog = "runner"
     parser.error = _refuse_flags  # type: ignore[method-assign]
     flags, unknown = parser.parse_known_intermixed_args(words)
-    flags.overrides.sort(key=lambda word: "=" in word or word.startswith("~"))  # first the words that are none
+    flags.overrides.sort(key=lambda word: "=" in word or word.startswith("~"))  # first the words that are not overrides
     if unknown:
         flag, *after = words[words.index(unknown[0]) :]
         name, _, value = flag.lstrip("-").partition("=")

@@ -36,7 +36,7 @@ FIRST_LINE = "the first line of an experiment's YAML must be: # @package _global
 
 @dataclass(frozen=True, kw_only=True)
 class Globals(Settings):
-    """The fields of config.yaml itself: the settings of a case, and those of the run."""
+    """The fields of config.yaml itself: settings of a case, and settings of the run."""
 
     name: str | None
     question: OneLine | None

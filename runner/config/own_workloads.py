@@ -35,7 +35,7 @@ def registered(words: Sequence[str]) -> list[str]:
     """Return the command line with the option's name in place of each file, after the options are known to Hydra.
 
     ``workload=file workload.path=a.py`` is the long form of ``workload=a.py``; a name of ``FORMATS`` also says how the
-    file is written. A folder or a glob means all tasks in it, of which one that cannot be read costs only its own rows.
+    file is written. A folder or a glob means all tasks in it; one that cannot be read costs only its own rows.
     Where no implementation is named, it is ``reference``, since the usual one is of shipped workloads. Raises BadInput.
     """
     given = {key: value for key, _, value in (word.partition("=") for word in words)}
@@ -104,7 +104,7 @@ def complete(config: DictConfig) -> None:
 
 
 def forget() -> None:
-    """Withdraw the options of all files: those of an earlier command line are none of this one's."""
+    """Withdraw the options of all files, which an earlier command line of this process has named."""
     options = ConfigStore.instance().repo
     for group in (WORKLOAD, "impl", "shapes"):
         nodes = options.get(group, {})

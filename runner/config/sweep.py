@@ -254,7 +254,7 @@ def _study(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], dict[str
 
 
 def _sets_only(options: DictConfig, key: str, sizes: dict[str, list[str]]) -> bool:
-    """Return whether ``key``, a field of the workload, only sets others, all of which are ``sizes``: matmul's size."""
+    """Return whether ``key``, as matmul's size, only sets other fields of the workload, all of which are ``sizes``."""
     workload: Any = OmegaConf.to_container(options.workload) if key.startswith("workload.") else {}
     reference = re.compile(rf"\$\{{(.*\bworkload)?\.{key.partition('.')[2]}\b")
 

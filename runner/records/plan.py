@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from .case import CaseRecord, Choice
 from .row import Status
 
 Part = Literal["sources", "versions", "device", "measure"]  # of what a row is valid for
-PARTS: tuple[Part, ...] = get_args(Part)
 LOCAL = Choice("local", {})  # the launcher
 NAME = re.compile(r"\w[\w.+-]{0,99}")  # of a run
 NAME_RULE = "it names a folder, so give letters, digits and . _ + -, 100 at most"

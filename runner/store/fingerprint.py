@@ -50,7 +50,7 @@ class _Source:
     imports: frozenset[tuple[int, str]] = frozenset()  # level and dotted name, as in an import statement
     native: bool = False  # it names native sources
     includes: tuple[str, ...] = ()  # and the .cu files that it launches
-    packages: frozenset[str] = frozenset()  # those of ``runner.kernels.unsupported.needs``
+    packages: frozenset[str] = frozenset()  # that calls of ``runner.kernels.unsupported.needs`` name
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class _First:
     """The fingerprint of some cases at the first request, and the files behind it."""
 
     own: Path  # the implementation's own file; the workload's if that is of a git revision
-    paths: Sequence[Path]  # without those of the measurements
-    stamps: Mapping[str, str]  # of these files and those of the measurements, by path
+    paths: Sequence[Path]  # without the code of the measurements
+    stamps: Mapping[str, str]  # of these files and of the measurements, by path
     fingerprint: dict[str, str]
     entries: Mapping[Path, Entries]
 
@@ -224,21 +224,28 @@ def is_version(name: str) -> bool:
     return "." not in name and "/" not in name
 
 
-def difference(now: Mapping[str, str], was: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
-    """Return why a row with the fingerprint ``was`` is out of date; "" if it is not. ``ignore``: PARTS of a plan."""
+def differences(now: Mapping[str, str], was: Mapping[str, str]) -> dict[str, str]:
+    """Return why a row with the fingerprint ``was`` is out of date, by versions, measure and sources."""
     changed: dict[str, list[str]] = {"versions": [], "measure": [], "sources": []}
     for name in () if now == was else {**now, **was}:
         if now.get(name) != was.get(name) and name != FILES:
             changed["versions" if is_version(name) else "measure" if name == MEASURE else "sources"].append(name)
     if now.get(FILES) != was.get(FILES):
         changed["sources"].append(FILES)  # last: a file that has changed says more
-    part, names = next(((part, names) for part, names in changed.items() if names and part not in ignore), ("", []))
-    if not names:
-        return ""
+    return {part: _change(names, now, was) for part, names in changed.items() if names}
+
+
+def difference(now: Mapping[str, str], was: Mapping[str, str]) -> str:
+    """Return the first of ``differences``; "" if there is none."""
+    return next(iter(differences(now, was).values()), "")
+
+
+def _change(names: Sequence[str], now: Mapping[str, str], was: Mapping[str, str]) -> str:
+    """Return what has changed about the entries ``names`` of a fingerprint, as a sentence about the first."""
     first, more = names[0], f" and {len(names) - 1} more" if names[1:] else ""
     if first == FILES:
         return f"which files it uses is not known: {was.get(FILES, NOT_WATCHED)}"
-    if part == "versions":
+    if is_version(first):
         return f"{first} {was.get(first) or 'none'} is now {now.get(first) or 'none'}{more}"
     if first not in was or (was[first] == ABSENT and now.get(first) != ABSENT):
         return f"{first}{more} has been added"

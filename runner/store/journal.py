@@ -1,7 +1,7 @@
 """The journal ``rows.jsonl``: one JSON record a line, appended as it happens, by one process alone.
 
-A record is written by one ``write`` to a file opened for appending. It survives the death of this process at once, and
-that of the machine about a second later, when a thread has flushed it to the disk. If a kill or a full disk cuts off a
+A record is written by one ``write`` to a file opened for appending. It survives a crash of this process at once, and a
+crash of the machine about a second later, when a thread has flushed it to the disk. If a kill or a full disk cuts off a
 record, the next one begins with a newline, and readers skip the torn line. Before each record the writer looks whether
 the folder still has this file, with all that has been written to it.
 
@@ -41,7 +41,7 @@ from ..records.schema import UNREADABLE
 
 FORMAT = 1  # of a run's folder: raised by an incompatible change, which a new column is not; others are not read
 NAME = "rows.jsonl"
-MOST_UNREADABLE = 100_000  # lines; a damaged journal has a few, and counting those of what is none takes minutes
+MOST_UNREADABLE = 100_000  # lines; a damaged journal has a few, and another large file would take minutes
 PAUSE_S = 1.0  # between two flushes: a write during a flush waits for the disk
 
 

@@ -21,7 +21,7 @@ class _Repository:
     name: str  # the URL of its remote, else its folder
     commit: str  # "" before the first commit
     tracked: frozenset[str]  # paths of the files in the commit, from the top
-    changed: frozenset[str]  # those of them that differ from it
+    changed: frozenset[str]  # tracked files that differ from the commit
 
 
 class Repositories:

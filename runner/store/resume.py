@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
-from ..records.plan import PARTS, Resume
+from ..records.plan import Resume
 from ..records.row import Row
-from .fingerprint import Fingerprints, difference
+from .fingerprint import Fingerprints, differences
 from .journal import Contents
 
 MOVED = {"device", "versions"}  # what changes when a run is resumed on another machine
@@ -76,11 +76,8 @@ def remaining(
 def _changes(
     row: Row, fingerprint: Mapping[str, str], ignore: Sequence[str], devices: Collection[str] | None
 ) -> dict[str, str]:
-    """Return why ``row`` does not count, by the PARTS of a fingerprint without those to ``ignore``; {} if it counts."""
-    found = {"device": other_device(row, devices)}
-    if fingerprint != row.fingerprint:
-        for part in ("versions", "measure", "sources"):
-            found[part] = difference(fingerprint, row.fingerprint, [one for one in PARTS if one != part])
+    """Return why ``row`` does not count, by what has changed, without what to ``ignore``; {} if it counts."""
+    found = {"device": other_device(row, devices), **differences(fingerprint, row.fingerprint)}
     return {part: why for part, why in found.items() if why and part not in ignore}
 
 

@@ -58,7 +58,7 @@ def claim(output_dir: str, name: str) -> Path:
 
 
 def withdraw(folder: Path) -> None:
-    """Remove the folder of a run that was refused before its first case, and that of its date if it is empty."""
+    """Remove the folder of a run that was refused before its first case, and the folder of its date if it is empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.parent.rmdir()

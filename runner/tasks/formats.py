@@ -60,7 +60,7 @@ def _joined(tree: ast.Module, text: str) -> ast.Module:
 
 
 def is_place(word: str) -> bool:
-    """Return whether a word means all tasks in a folder, or those of a glob."""
+    """Return whether a word means all tasks in a folder, or of a glob."""
     return (glob.has_magic(word) and word[0] != "[") or word.endswith("/")  # [a,b] is a list
 
 

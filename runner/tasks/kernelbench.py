@@ -59,7 +59,7 @@ def sets_of(path: Path) -> dict[str, list[dict[str, Any]]]:
     given = json.loads(config.read_text(encoding="utf-8"))
     listed = [*given.values()] if isinstance(given, dict) else [None]
     if not all(isinstance(cases, list) and all(isinstance(case, dict) for case in cases) for cases in listed):
-        raise ValueError(f"{config.name} is no mapping of lists of mappings, as in robust-kbench")
+        raise ValueError(f"{config.name} is not a mapping of lists of mappings, as in robust-kbench")
     sets = {}
     for name in ("single", "multi"):
         parts = [given.get(f"{name}_{part}_configs") or [{}] for part in ("input", "init", "shared")]

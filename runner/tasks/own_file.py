@@ -40,7 +40,7 @@ class OwnFile:
 
     path: str  # as typed
     format: str = "file"  # a name of ``formats``
-    refused: str = ""  # why it is no workload, if that costs only its own rows
+    refused: str = ""  # why it is not a workload, if that costs only its own rows
     fields: Mapping[str, Any] = field(default_factory=dict)  # name → default
     words: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # allowed values of fields with a Literal
     of_inputs: tuple[str, ...] = ()  # fields that ``inputs`` takes

@@ -68,6 +68,6 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
 
 
 def _whole(value: Any) -> Iterator[int]:
-    """Yield whole numbers of at least 1; a size of 0 is none."""
+    """Yield each number as a whole one, and 1 for what is not a size."""
     for each in value if isinstance(value, tuple) else (value,):
         yield int(each) if isinstance(each, int | float) and not isinstance(each, bool) and each >= 1 else 1

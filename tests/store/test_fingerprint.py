@@ -15,7 +15,7 @@ from runner.records.case import CaseRecord, Choice
 from runner.records.row import Row
 from runner.records.settings import Settings
 from runner.store import fingerprint
-from runner.store.fingerprint import EDITED, MEASURE, NOT_WATCHED, Fingerprints, difference
+from runner.store.fingerprint import EDITED, MEASURE, NOT_WATCHED, Fingerprints, difference, differences
 
 KERNEL = '''"""A kernel."""
 import torch
@@ -119,7 +119,7 @@ def test_the_version_of_a_package_that_a_file_needs_counts(here):
     assert found["orjson"].startswith("3.")
     assert found["no-such"] == ""
     assert difference(found | {"orjson": "4.0"}, found) == f"orjson {found['orjson']} is now 4.0"
-    assert difference(found | {"orjson": "4.0"}, found, ["versions"]) == ""
+    assert differences(found | {"orjson": "4.0"}, found).keys() == {"versions"}
 
 
 def test_a_relative_import_is_followed_and_an_installed_package_is_not(here):
@@ -165,7 +165,7 @@ def test_code_counts(here, old, new):
     before = now()
     (here / "mine.py").write_text(KERNEL.replace(old, new))
     assert difference(now(), before) == "mine.py has changed"
-    assert difference(now(), before, ("sources",)) == ""
+    assert differences(now(), before).keys() == {"sources"}
 
 
 def test_an_edited_helper_counts_and_one_that_is_not_imported_does_not(here):
@@ -203,13 +203,13 @@ def test_versions_and_measurement_can_be_ignored_separately():
     was = {**now(), "torch": "2.9.0", MEASURE: "0" * 12}
     this = now()
     assert difference(this, was) == f"torch 2.9.0 is now {this['torch']}"
-    assert difference(this, was, ("versions",)) == "runner/measure has changed"
-    assert difference(this, was, ("versions", "measure")) == ""
+    measure = "runner/measure has changed"
+    assert differences(this, was) == {"versions": difference(this, was), "measure": measure}
 
 
 def test_a_row_without_a_fingerprint_counts_only_if_every_part_is_ignored():
     assert difference(now(), {}).startswith("python none is now 3.")
-    assert difference(now(), {}, ("sources", "versions", "measure")) == ""
+    assert differences(now(), {}).keys() == {"sources", "versions", "measure"}
 
 
 def test_a_file_edited_while_it_runs_is_neither_old_nor_new(here):
@@ -254,7 +254,7 @@ def test_what_a_case_has_used_counts_for_its_row(here, path, change, why):
     assert difference(Fingerprints().now(before), before.fingerprint) == ""
     change(Path(used))
     assert difference(Fingerprints().now(before), before.fingerprint).endswith(why)
-    assert difference(Fingerprints().now(before), before.fingerprint, ["sources"]) == ""
+    assert differences(Fingerprints().now(before), before.fingerprint).keys() == {"sources"}
 
 
 def test_a_file_that_changed_after_a_case_had_used_it_is_marked(here):

@@ -107,7 +107,7 @@ def test_a_config_beside_a_task_of_robust_kbench_gives_values_and_sets(write):
     shapes = [], {"single_init_configs": 3}, {"single_init_configs": [3]}, {"single_init_configs": {"eps": 1}}
     for number, wrong in enumerate(shapes):
         write(json.dumps(wrong), f"config_{number}.json")
-        with pytest.raises(BadInput, match=rf"config_{number}\.json is no mapping of lists of mappings"):
+        with pytest.raises(BadInput, match=rf"config_{number}\.json is not a mapping of lists of mappings"):
             own_file.read(write(text, f"func_{number}.py"))
     write(json.dumps({"single_init_configs": [{"eps": 4}]}), "config_backward.json")
     write(json.dumps(config), "config_forward.json")
