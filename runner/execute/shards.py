@@ -20,11 +20,11 @@ from ..records.case import CaseRecord
 from ..records.grouping import grouped
 from ..records.row import Row
 from ..store.fingerprint import Fingerprints
+from ..store.resume import MOST_DEATHS, lost_row
 from . import CannotStart, Event, Limits, Notice, Ready, Started
 from .local import Local
 
 JOB = re.compile(r"\d+(_\d+)?|DEBUG_\d+")  # number of a job, for scancel
-MOST_DEATHS = 2  # of machines or tasks with the same case in flight, which may be the cause
 MOST_DEATHS_IN_A_ROW = 3  # of machines or tasks without a row in between; then no other is started
 MOST_STARTS = 6  # of a case without a row, in tasks that reached their time limit
 
@@ -128,7 +128,7 @@ class Ledger:
         given_up = [case for case in owed if self._deaths[case.key] >= MOST_DEATHS]
         for case in given_up:
             self.deaths_in_a_row = 0
-            yield lost(case, f"in flight when its process died, for the second time: {holder.name}, {cause}")
+            yield lost_row(case, f"in flight when its process died, for the second time: {holder.name}, {cause}")
         again = [case for case in owed if case not in given_up]
         self._suspects.extend(case for case in again if self._deaths[case.key])
         self.problems.extendleft(reversed(problems(case for case in again if not self._deaths[case.key])))
@@ -138,11 +138,6 @@ class Ledger:
 def _in_order(problems: Iterable[Sequence[CaseRecord]]) -> list[CaseRecord]:
     """Return the cases of ``problems``, sorted by replica."""
     return sorted((case for problem in problems for case in problem), key=lambda case: case.replica)
-
-
-def lost(case: CaseRecord, reason: str) -> Row:
-    """Return the row of a case that is given up after the death of its machine or task."""
-    return Row(case=case, status="lost", reason=f"{reason}; to try again: resume.retry=[lost]", phase="plan")
 
 
 def serve(machine: Local, cases: Sequence[CaseRecord], log_path: str, facts: Mapping[str, Any]) -> Iterator[Event]:

@@ -21,9 +21,10 @@ from ..records.schema import OneLine
 from ..store import journal
 from ..store.fingerprint import Fingerprints, difference
 from ..store.journal import Contents
+from ..store.resume import lost_row
 from . import Event, Limits, Notice, Seconds, Started, shards
 from .local import Local
-from .shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, lost, need, one_line
+from .shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, need, one_line
 from .slurm_parts import Part, Shard, event_of
 from .spawn import Zygote
 
@@ -249,7 +250,7 @@ class Array:
             yield from self.submit([share] if share else [])
         except BadInput as error:
             for case in share:
-                yield lost(case, f"{task.name} ended as {state}, and then {error}")
+                yield lost_row(case, f"{task.name} ended as {state}, and then {error}")
 
 
 def _end_state(job: Any) -> str:

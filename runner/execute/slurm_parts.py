@@ -21,10 +21,10 @@ from ..records.row import Row
 from ..records.schema import UNREADABLE, check
 from ..store import journal
 from ..store.journal import Journal
-from ..store.resume import other_device
+from ..store.resume import MOST_DEATHS, lost_row, other_device
 from . import Event, Notice, Ready, Started
 from .local import Local
-from .shards import JOB, MOST_DEATHS, MOST_STARTS, lost, one_line, serve
+from .shards import JOB, MOST_STARTS, one_line, serve
 
 
 class Part:
@@ -164,10 +164,10 @@ class Shard:
             if (row := before.rows.get(case.key)) and not other_device(row, devices):
                 continue
             if deaths >= MOST_DEATHS:
-                yield lost(case, "in flight when its task died, for the second time")
+                yield lost_row(case, "in flight when its task died, for the second time")
             elif starts - deaths >= MOST_STARTS:
                 limit = "the time limit of a task (launcher.time_min)"
-                yield lost(case, f"begun {starts} times, but never finished within {limit}")
+                yield lost_row(case, f"begun {starts} times, but never finished within {limit}")
             else:
                 remaining.append(case)
         remaining.sort(key=lambda case: before.deaths[case.key])  # cases that may have killed the task come last

@@ -15,7 +15,7 @@ from .fingerprint import Fingerprints, differences
 from .journal import Contents
 
 MOVED = {"device", "versions"}  # what changes when a run is resumed on another machine
-MOST_DEATHS = 2  # of the runner with the same case in flight: the case may be what kills it
+MOST_DEATHS = 2  # of the runner, a machine or a task with the same case in flight: the case may be what kills it
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ def remaining(
         if row is not None and not reason:
             kept[case.key] = row
         elif deaths >= MOST_DEATHS and "lost" not in settings.retry:
-            lost.append(_lost(case, deaths, fingerprints))
+            times = "twice" if deaths == MOST_DEATHS else f"{deaths} times"
+            lost.append(lost_row(case, f"in flight {times} when the runner itself died"))
         else:
             again[case.key] = reason
     if len(moved) > len(kept):
@@ -88,10 +89,9 @@ def other_device(row: Row, devices: Collection[str] | None) -> str:
     return f"it ran on {row.device}, and this is {' and '.join(sorted(devices))}"
 
 
-def _lost(case: CaseRecord, deaths: int, fingerprints: Fingerprints) -> Row:
-    times = "twice" if deaths == MOST_DEATHS else f"{deaths} times"
-    reason = f"in flight {times} when the runner itself died; not tried again: resume.retry=[lost]"
-    return Row(case=case, status="lost", reason=reason, phase="plan", fingerprint=fingerprints.of(case))
+def lost_row(case: CaseRecord, reason: str) -> Row:
+    """Return the row of a case that is given up, since it may have caused the deaths that ``reason`` names."""
+    return Row(case=case, status="lost", reason=f"{reason}; to try again: resume.retry=[lost]", phase="plan")
 
 
 def resume_messages(folder: Path, work: Remaining, unreadable: int) -> list[str]:

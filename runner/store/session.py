@@ -224,7 +224,7 @@ class Session:
         plan, folder = self.plan, self.folder
         self.work = resume.remaining(plan.cases, self._contents, plan.resume, self.fingerprints, devices())
         for row in self.work.lost:
-            self._add(row)
+            self.done(row)
         if not self.work.again:
             return
         self._journal.begin()

@@ -205,9 +205,10 @@ def test_a_case_in_flight_at_two_deaths_is_lost_and_not_tried_again(case, tmp_pa
     (lost,) = found.lost
     assert not found.again
     assert lost.status == "lost"
-    assert lost.reason == "in flight twice when the runner itself died; not tried again: resume.retry=[lost]"
+    assert lost.reason == "in flight twice when the runner itself died; to try again: resume.retry=[lost]"
     assert "  1 lost: in flight twice" in "\n".join(resume.resume_messages(tmp_path, found, 0))
-    assert not work(tmp_path, [case()], lost).again  # nor in a later session
+    recorded = replace(lost, fingerprint=FINGERPRINTS.of_row(lost))
+    assert not work(tmp_path, [case()], recorded).again  # nor in a later session
     asked = replace(DEFAULT, retry=("lost",))
     assert work(tmp_path, [case()], settings=asked).again == {case().key: "its status was lost"}
 
