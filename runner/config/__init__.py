@@ -69,13 +69,13 @@ def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
     forget()
     words = registered(words)
     flags = _flags(list(map(normalize, words)))
-    folders = [CONF, *([Path(flags.config_dir)] if flags.config_dir else [])]
+    folders = (CONF, Path(flags.config_dir)) if flags.config_dir else (CONF,)
     if flags.config_name or flags.config_path:
         raise BadInput("--config-name, --config-path: not used here; put your own YAMLs in a folder for --config-dir")
     if not folders[-1].is_dir():
         raise BadInput(f"--config-dir {flags.config_dir}: there is no such folder; give that of your YAML files")
     try:
-        yield Composer(flags.config_dir), flags
+        yield Composer(folders), flags
     except (HydraException, OmegaConfBaseException, ValueError, RecursionError) as error:
         raise BadInput(one_line(error, folders, words)) from error
 

@@ -7,7 +7,6 @@ values into it takes 30 us. Some names below are internal to Hydra, so pyproject
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -43,15 +42,15 @@ REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # an interpolation that names 
 class Composer:
     """Compose configs from override lines; each equals the result of Hydra's own ``compose``.
 
-    ``config_dir``: a folder of the user's YAML files, searched after ``conf/``.
+    ``folders`` have the YAML files: ``conf/``, and the user's folder if there is one.
     """
 
-    def __init__(self, config_dir: str | None = None) -> None:
-        path, folders = create_config_search_path(str(CONF)), [CONF]
-        if config_dir is not None:
-            folders.append(Path(config_dir))
-            path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", anchor="schema")
-            own_workloads.register_named(Path(config_dir))
+    def __init__(self, folders: Sequence[Path] = (CONF,)) -> None:
+        self._folders = folders
+        path = create_config_search_path(str(CONF))
+        for folder in folders[1:]:
+            path.prepend("command-line", f"file://{folder.absolute()}", anchor="schema")
+            own_workloads.register_named(folder)
         described = {path.stem for path in (CONF / "impl").glob("*.yaml")}
         for name in sorted(set(kernel_names()) - described):  # their only fields are ``args`` and ``rev``
             own_workloads.store("impl", {"name": name, "args": {}, "rev": None}, provider="kernels")
@@ -105,11 +104,8 @@ class Composer:
 
     def file(self, group: str, name: str) -> Path | None:
         """Return the YAML file of an option; None if there is none, as for a kernel file without fields."""
-        for source in reversed(self._loader.get_search_path().get_path()):
-            path = Path(str(source.path).removeprefix("file://"), group, f"{name}.yaml")
-            if path.is_file():
-                return path
-        return None
+        paths = (folder / group / f"{name}.yaml" for folder in self._folders)
+        return next(filter(Path.is_file, paths), None)
 
     def __call__(self, lines: Sequence[str]) -> DictConfig:
         """Compose the config of ``lines``, without sweeps. It must not be changed. Raises Hydra's exceptions."""

@@ -91,7 +91,7 @@ def test_named_sets_of_shapes_are_united_and_a_user_may_add_one(tmp_path):
     (tmp_path / "shapes").mkdir()
     (tmp_path / "shapes" / "mine.yaml").write_text("# @package shapes.mine\ngelu: [[4, 5], [1024, 3072]]\n")
     (tmp_path / "shapes" / "bare.yaml").write_text("gelu: [[4, 5]]\n")
-    compose = Composer(str(tmp_path))
+    compose = Composer((CONF, tmp_path))
     grid = points(compose, "workload=gelu", "+shapes=[mine,gpt2]")
     assert [point[1:3] for point in grid] == [
         ["workload.cols=5", "workload.rows=4"],
