@@ -1,7 +1,7 @@
 """List task files: their sizes, the memory that they need, and what cannot run here and why.
 
-The files are run, but tensors get no memory. "check" is what finding the tolerance needs in float64 beside inputs,
-weights and outputs.
+The files are run, but tensors get no memory. The column "check" is the memory, in float64, in which the tolerance is
+found, beside inputs, weights and outputs.
 
 Examples:
   python -m runner tasks level1

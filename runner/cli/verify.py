@@ -70,7 +70,7 @@ def _table(checks: Sequence[Check]) -> Table:
     rows = [(check.name, check.found, check.bar, "pass" if check.passed else "FAIL") for check in checks]
     marks = [dict[int, Mark]({3: "good" if check.passed else "bad"}) for check in checks]
     return Table(
-        "", ("check", "found", "bar", ""), [("", rows)], left=frozenset(range(4)), marks=dict(enumerate(marks))
+        "", ("check", "found", "limit", ""), [("", rows)], left=frozenset(range(4)), marks=dict(enumerate(marks))
     )
 
 
