@@ -256,10 +256,8 @@ def read_records(folder: Path, read: Callable[[dict[str, Any]], None], wanted: C
                     record = untrusted.parse(line)
                     read(record)
                     if record["record"] == "session" and (written := int(record["format"])) != FORMAT:
-                        older = "read it with the version that wrote it, or measure again"
-                        remedy = "update the runner" if written > FORMAT else older
                         reads = f"this version of the runner reads format {FORMAT}"
-                        raise BadInput(f"{folder}: this run has format {written}, and {reads}; {remedy}")
+                        raise BadInput(f"{folder}: this run has format {written}, and {reads}; update the runner")
                 except UNREADABLE:
                     unreadable += 1
                     if unreadable > MOST_UNREADABLE:

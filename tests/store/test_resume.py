@@ -87,14 +87,11 @@ def test_an_unknown_column_is_kept_and_a_broken_row_is_run_again(case, tmp_path)
     assert journal.load(tmp_path).unreadable == 1
 
 
-@pytest.mark.parametrize(
-    ("format", "remedy"), [(2, "update the runner"), (0, "read it with the version that wrote it")]
-)
-def test_another_format_is_refused(case, tmp_path, format, remedy):
+def test_another_format_is_refused(case, tmp_path):
     work(tmp_path, [case()], row(case()))
     path = tmp_path / journal.NAME
-    path.write_text(path.read_text().replace('"format":1', f'"format":{format}'))
-    with pytest.raises(BadInput, match=rf"this run has format {format}, and .* reads format 1; {remedy}"):
+    path.write_text(path.read_text().replace('"format":1', '"format":2'))
+    with pytest.raises(BadInput, match=r"this run has format 2, and .* reads format 1; update the runner"):
         journal.load(tmp_path)
 
 
