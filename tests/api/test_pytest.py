@@ -127,7 +127,7 @@ def test_each_result_is_saved_as_a_run(session):
         (read_run(path.parent) for path in folder.glob("runs/*/*/rows.jsonl")), key=lambda run: len(run.rows)
     )
     assert [len(one.rows), len(two.rows)] == [1, 2]
-    assert one.title == two.title == "test_mine.py-test_bench"
+    assert one.plan.name == two.plan.name == "test_mine.py-test_bench"
     assert [row.case.impl.name for row in two.rows] == ["<script>", "b"]
 
 
