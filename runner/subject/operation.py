@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, make_dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -230,10 +231,11 @@ class OwnOperation:
         from .tolerance import Judge
 
         args, kwargs = self.__dict__["arguments"]
+        is_public = hasattr(self.module.reference, "of_module")  # public tasks compare what is returned
         if "check" in self.file.parts:
             from ..timing.nested import cloned
 
-            return FileCheck(self.module.check, cloned((*args, *kwargs.values())))
+            return FileCheck(self.module.check, cloned((*args, *kwargs.values())), in_place=not is_public)
         reference = self.reference
         if self.pass_ != "fwd":
             from .gradients import WithGradients
@@ -242,8 +244,7 @@ class OwnOperation:
         words: dict[str, Any] = {"atol": self.file.atol, "rtol": self.file.rtol}
         if "tolerance" in self.file.parts:
             words = self.module.tolerance(**options_for(self.module.tolerance, self._fields()))
-        # A backward alone starts from a forward that has made its changes. Public tasks compare what is returned.
-        state = self.pass_ != "bwd" and not hasattr(self.module.reference, "of_module")
+        state = self.pass_ != "bwd" and not is_public  # a backward alone starts from a forward that made its changes
         judge = Judge(reference, args, kwargs, tf32=self.tf32, quick=quick, state=state, **words)
         self.__dict__["_outside_bytes"] = judge.output_bytes + getattr(reference, "upstream_bytes", 0)
         return judge
@@ -295,15 +296,29 @@ class OwnOperation:
 class FileCheck:
     """Judges outputs by the function ``check(inputs, outputs)`` of the user's file: None, or what is wrong."""
 
-    function: Callable[[Any, Any], str | None]
+    function: Callable[[Any, Any], object]
     inputs: Sequence[Any]
+    in_place: bool = True  # a call that returns no tensor leaves its outputs in the arguments that it changes
 
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
-        """Call the function with the inputs, as they were before a call, and ``outputs``."""
+        """Call the function with the inputs, as they were before a call, and ``outputs``.
+
+        What it asserts in vain is wrong, too. Raises TypeError if it returns neither None nor text, such as a bool,
+        which may mean right or wrong.
+        """
         from ..timing.correctness import CheckResult
         from ..timing.nested import cloned, returned
 
-        reason = self.function(cloned(self.inputs), returned(outputs, changed))
+        given = returned(outputs, changed if self.in_place else None)
+        try:
+            reason = self.function(cloned(self.inputs), given)
+        except AssertionError as error:
+            reason = shorten(str(error), 300, placeholder=" ...") or "an assertion of check() fails"
+        if not isinstance(reason, str | None):
+            kind = type(reason).__name__
+            raise TypeError(
+                f"check() returned a {kind}; return None if the outputs are right, else what is wrong as text"
+            )
         return CheckResult(compared=False, tolerance=["by check() of the file"], reason=reason or "")
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:

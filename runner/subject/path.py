@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 
 from ..records.case import Scalar
 from ..timing import clock as time
-from ..timing import ranks
+from ..timing import nested, ranks
 from ..timing.arguments import Inputs
 from ..timing.call import Call, in_turn
 from ..timing.correctness import CheckResult, Outputs, repeats
@@ -23,6 +25,7 @@ from ..timing.unwritten import fill_cached, filled
 from .recompiles import compilations, recompiles
 
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
+NO_MEMORY = torch.empty(0)  # in place of a tensor of which only the place counts
 FURTHER_CALLS = {"cpu": 0, "cuda": 2}  # torch.compile with CUDA graphs warms up and records before it replays
 
 
@@ -87,13 +90,22 @@ def checked(
         columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))
     call.restore()
     if not reason and ranks.current.any(tensors(outputs)):
-        paths = returned_paths(outputs)
+        judge = partial(_judged, nested.mapped(lambda _: NO_MEMORY, outputs), returned_paths(outputs))
         call = replace(
             call,
-            judge=lambda outputs: _checked_twice(lambda: expected.check_tensors(outputs, paths)).reason,
-            judge_anew=lambda outputs: expected_now().check_tensors(outputs, paths).reason,
+            judge=lambda outputs: _checked_twice(lambda: judge(expected, outputs)).reason,
+            judge_anew=lambda outputs: judge(expected_now(), outputs).reason,
         )
     return call, columns, reason
+
+
+def _judged(like: object, paths: Sequence[str], expected: Outputs, outputs: Sequence[Any]) -> CheckResult:
+    """Check the tensors that a further call returned, in a result ``like`` the first one, which had ``paths``."""
+    try:
+        whole = nested.refilled(like, outputs)
+    except ValueError:
+        return expected.check_tensors(outputs, paths)
+    return expected.check(whole)
 
 
 def _checked_twice(check: Callable[[], CheckResult]) -> CheckResult:

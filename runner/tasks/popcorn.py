@@ -18,8 +18,12 @@ from .syntax import parameters
 ONE_FILE = """
 def inputs({fields}*, seed): return (generate_input({given}),)
 def reference(data): return ref_kernel(data)
+reference.of_module = None
+
 def check(inputs, outputs):
     said = check_implementation(inputs[0], outputs)
+    if not isinstance(said, tuple | list | str | None):
+        raise TypeError(f"check_implementation returned a {{type(said).__name__}}; return (right, reason)")
     right, reason = said if isinstance(said, tuple) else (not said, said)
     return None if right else str(reason or "check_implementation of the task refuses it")
 shapes = {sets!r}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -127,6 +128,14 @@ def mapped(
 def cloned(value: Any) -> Any:
     """Return ``value`` with a copy of each tensor. Modules are not copied."""
     return mapped(lambda tensor: tensor.detach().clone(), value)
+
+
+def refilled(value: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return ``value`` with ``tensors`` in place of its own, in order. Raises ValueError if it has fewer or more."""
+    rest = [*reversed(tensors)]
+    if len(rest) != len(returned_tensors(value)):
+        raise ValueError(f"{len(rest)} tensors where there were {len(returned_tensors(value))}")
+    return _mapped(partial(_changed, lambda _: rest.pop(), lambda module: module), value)
 
 
 def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Module], Any], leaf: Any) -> Any:

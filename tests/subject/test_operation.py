@@ -331,12 +331,55 @@ def test_outputs_that_change_after_a_call_has_returned_are_named():
             outputs.fill_(1)  # as a thread might
             return CheckResult(reason=reason)
 
-        def check_tensors(self, outputs, paths=()):
-            return self.check(*outputs)
-
     given = Inputs(())
     _, columns, reason = checked(Call(lambda: torch.zeros(2)), Late(), Late, given)
     assert (columns["correct"], reason) == (False, said := "the outputs changed after the call had returned")
     call, _, reason = checked(Call(lambda: torch.ones(2)), Late(), Late, given)
     assert not reason
     assert (call.judge([torch.ones(2)]), call.judge([torch.zeros(2)])) == ("", said)  # among the timed calls
+
+
+CHECKED = """
+import torch
+def inputs(n=4): return torch.arange(1.0, n + 1)
+def reference(x): return {"twice": [2 * x], "count": (len(x), x + 1)}
+def thrice(x): return {"twice": [3 * x], "count": (len(x), x + 1)}
+def check(inputs, outputs):
+    right, [twice], (count, more) = 2 * inputs[0], outputs["twice"], outputs["count"]
+    {said}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("return None if torch.equal(right, twice) and count == 4 else 'not twice'", "not twice"),
+        ("assert torch.equal(right, twice) and count == 4", "an assertion of check() fails"),
+        (
+            "torch.testing.assert_close(right, twice)",
+            "Tensor-likes are not close! Mismatched elements: 4 / 4 (100.0%) ",
+        ),
+    ],
+)
+def test_a_check_of_the_file_gets_what_a_call_returns_also_of_timed_calls(operation, said, reason):
+    mine = operation(CHECKED.replace("{said}", said))
+    inputs = mine.draw_inputs("cpu", 0)
+    expected = mine.expected_outputs(inputs)
+    right, wrong = (mine.call(function, inputs) for function in (mine.module.reference, mine.module.thrice))
+    assert expected.check(wrong.run()).reason.startswith(reason)
+    call, _, said = checked(right, expected, lambda: expected, Inputs(mine.arguments))
+    assert said == ""
+    for judge in (call.judge, call.judge_anew):
+        assert judge(nested.returned_tensors(right.run())) == ""
+        assert judge(nested.returned_tensors(wrong.run())).startswith(reason)
+
+
+@pytest.mark.parametrize("said", ["torch.equal(right, twice)", "right == twice", "(True, '')"])
+def test_a_check_that_returns_no_text_is_refused(operation, said):
+    mine = operation(CHECKED.replace("{said}", f"return {said}"))
+    inputs = mine.draw_inputs("cpu", 0)
+    outputs = mine.call(mine.module.reference, inputs).run()
+    with pytest.raises(
+        TypeError, match=r"check\(\) returned a (bool|Tensor|tuple); return None if the outputs are right"
+    ):
+        mine.expected_outputs(inputs).check(outputs)

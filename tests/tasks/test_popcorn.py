@@ -112,6 +112,23 @@ def test_a_submission_anywhere_imports_the_modules_of_the_task(task):
     assert own.expected_outputs(inputs).check(own.call(function, inputs).run()).correct
 
 
+def test_a_submission_that_returns_nothing_has_no_outputs(task):
+    own = workload(task, kind="normal")
+    inputs = own.draw_inputs("cpu", 0)
+    with pytest.raises(TypeError, match="NoneType"):  # as in GPU MODE's own harness, though data[1] is right
+        own.expected_outputs(inputs).check(None, [own.module.ref_kernel(own.arguments[0][0])])
+
+
+def test_a_check_that_returns_a_bool_alone_is_refused(task):
+    shared = task.parent.parent / "common" / "shared.py"
+    shared.write_text(SHARED.replace('(True, "")', "True"))
+    own = workload(task)
+    inputs = own.draw_inputs("cpu", 0)
+    outputs = own.call(own.module.reference, inputs).run()
+    with pytest.raises(TypeError, match=r"check_implementation returned a bool; return \(right, reason\)"):
+        own.expected_outputs(inputs).check(outputs)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
