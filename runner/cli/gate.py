@@ -185,8 +185,7 @@ def _couples(plan: Plan, against: str, names: Names, *, everything: bool) -> tup
             couples.append((replace(case, impl=impl), case))
             without_change.update([reason] if case.replica == 0 and not (everything or changed) else [])
         elif case.replica == 0:
-            label = names.heading(case), names.impl(case)
-            skipped.append(Pair(*label, doubt=UNCHANGED if impl else WITHOUT_REVISIONS))
+            skipped.append(Pair(*names.parts(case), doubt=UNCHANGED if impl else WITHOUT_REVISIONS))
     for reason, count in without_change.items():
         print(f"gate: measuring {count} without a known change: {reason}", flush=True)
     return couples, skipped

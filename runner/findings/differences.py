@@ -17,6 +17,7 @@ from ..records.figures import figure
 from ..records.grouping import grouped
 from ..records.row import Row
 from ..records.settings import EXACTNESS
+from ..records.untrusted import mapping
 from ..store.fingerprint import MEASURE, is_version
 from .matching import MatchedCase, Side, cases_by_key, match_sides
 from .run import Run
@@ -50,9 +51,9 @@ def differences(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str
 def _machine(run: Run) -> dict[str, str]:
     """Return what is known about the machine and the versions of a run, by names for people."""
     sessions: Sequence[Mapping[str, Any]] = run.sessions
-    every = [worker for each in sessions for worker in (each.get("worker"), *_mapping(each.get("workers")).values())]
-    workers, packages = list(map(_mapping, every)), [_mapping(each.get("packages")) for each in sessions]
-    gpus = [_mapping(worker.get("gpu")) for worker in workers]
+    every = [worker for each in sessions for worker in (each.get("worker"), *mapping(each.get("workers")).values())]
+    workers, packages = list(map(mapping, every)), [mapping(each.get("packages")) for each in sessions]
+    gpus = [mapping(worker.get("gpu")) for worker in workers]
     columns = [identity.device_columns(worker) for worker in workers if worker.get("gpu")]  # none on a CPU
     on_gpu = [row for row in run.rows if row.device not in ("", "cpu")]
     on_cpu = [row for row in run.rows if row.device == "cpu"]
@@ -76,10 +77,6 @@ def _machine(run: Run) -> dict[str, str]:
         "system": known("system", sessions),
         **{name: known(name, columns) for name in DEVICE if any(name in gpu for gpu in columns)},
     }
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _some(values: Iterable[object]) -> str:

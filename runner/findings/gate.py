@@ -65,8 +65,7 @@ def before_after(
         before, after = (replicas.get(case.shared_key, []) for case in couple)
         ratio = ratio_in_rounds(after, before, compared) if before and after else None
         pair = Pair(
-            names.heading(couple[1]),
-            names.impl(couple[1]),
+            *names.parts(couple[1]),
             reference=merge_replicas(before) if before else None,
             row=merge_replicas(after) if after else None,
             doubt=doubt(ratio) if ratio else "",

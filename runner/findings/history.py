@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from ..records.case import CaseRecord
 from ..records.columns import DERIVED
 from ..records.figures import is_number
 from ..records.row import Row
+from ..records.untrusted import mapping
 from ..store import journal, run_folder
 from ..store.provenance import commits
 from . import select
@@ -127,9 +128,8 @@ def _read(folders: Iterable[Path]) -> tuple[_Runs, list[str]]:
 
 def _cpu(folder: Path) -> str:
     """Return the name of the CPU that the run in ``folder`` was made with; "cpu" if it is not known."""
-    workers = [facts.get("worker") for facts in reversed(run_folder.earlier_sessions(folder))]
-    names = [worker["cpu"] for worker in workers if isinstance(worker, Mapping) and worker.get("cpu")]
-    return str(names[0] if names else "cpu")
+    names = (mapping(facts.get("worker")).get("cpu") for facts in reversed(run_folder.earlier_sessions(folder)))
+    return str(next(filter(None, names), "cpu"))
 
 
 def _point(folder: Path, rows: Sequence[Row], column: str) -> Point:

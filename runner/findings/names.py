@@ -51,9 +51,13 @@ class Names:
         """Return the workload and what varies, without the implementation: ``gelu cols=1024 seed=1``."""
         return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.problem(case).items())])
 
+    def parts(self, case: CaseRecord) -> tuple[str, str]:
+        """Return the heading and the implementation."""
+        return self.heading(case), self.impl(case)
+
     def case(self, case: CaseRecord) -> str:
-        """Return the heading and the implementation: ``gelu cols=1024 seed=1 triton``."""
-        return f"{self.heading(case)} {self.impl(case)}"
+        """Return the heading and the implementation in one: ``gelu cols=1024 seed=1 triton``."""
+        return " ".join(self.parts(case))
 
 
 def _constants(workload: Choice, varied: set[str]) -> dict[str, Scalar]:

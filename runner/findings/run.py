@@ -17,6 +17,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.plan import Plan
 from ..records.row import Row
 from ..records.settings import NEUTRAL
+from ..records.untrusted import mapping
 from ..store.provenance import commits
 from .lines import Line, derive_lines
 from .names import Names
@@ -70,11 +71,9 @@ class Run:
     def worker(self, row: Row) -> Mapping[str, Any]:
         """Return the facts about the device of ``row``, by the last session that knows it; empty if none does."""
         for session in reversed(self.sessions):
-            workers = session.get("workers")
-            this_gpu = workers.get(row.metrics.get("gpu_uuid")) if isinstance(workers, Mapping) else None
-            for facts in (this_gpu, session.get("worker")):
-                gpu = facts.get("gpu") if isinstance(facts, Mapping) else None
-                if isinstance(facts, Mapping) and row.device == (gpu["name"] if isinstance(gpu, Mapping) else "cpu"):
+            this_gpu = mapping(session.get("workers")).get(str(row.metrics.get("gpu_uuid")))
+            for facts in map(mapping, (this_gpu, session.get("worker"))):
+                if facts and row.device == mapping(facts.get("gpu")).get("name", "cpu"):
                     return facts
         return {}
 

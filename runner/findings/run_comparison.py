@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Literal
 
 from ..records.bad_input import BadInput, choices
@@ -94,28 +95,28 @@ def compare_values(run: Run, field: str, reference: str | None = None) -> list[R
     Raises BadInput if there is no such field or value, or no two cases with a time differ in it alone.
     """
     name = _field(run, field)
-    cases = [(rows, rows[0].case.flat) for rows in replicas_by_case(run.rows).values()]
-    values = list(dict.fromkeys(as_typed(fields[name]) for _, fields in cases if name in fields))
+    every = list(replicas_by_case(run.rows).values())
+    cases = [(rows[0].case, rows) for rows in every if name in rows[0].case.flat]
+    values = list(dict.fromkeys(as_typed(case.flat[name]) for case, _ in cases))
     if not values[1:]:
         raise BadInput(f"--by {field}: {name} is {values[0]} in all cases; name a field that varies in this run")
     if reference is not None and reference not in values:
         raise BadInput(f"--reference {reference}: {name} has no such value; {choices(reference, values)}")
-    sides: dict[str, dict[MatchKey, list[MatchedCase]]] = {value: {} for value in values}
-    copies = _copies([rows[0].case for rows, _ in cases], name)
-    without = []
-    for rows, fields in cases:
-        case = rows[0].case
-        if name in fields:
-            reduced = _without(case, {name, *copies[case.workload.name]})
-            sides[as_typed(fields[name])].setdefault(match_key(reduced), []).append(MatchedCase(reduced, rows))
-        else:
-            label = run.names.heading(case), run.names.impl(case)
-            without.append(Pair(*label, merge_replicas(rows), doubt=f"no field {name}"))
-    named = {value: Side(value, run, held) for value, held in sides.items()}
-    first = named.pop(reference or values[0])
-    comparisons = _judged(first, list(named.values()))
+    copies = _copies([rows[0].case for rows in every], name)
+    matched = [(case, MatchedCase(_without(case, {name, *copies[case.workload.name]}), rows)) for case, rows in cases]
+    sides = {
+        value: Side(value, run, grouped((each for _, each in members), lambda each: match_key(each.case)))
+        for value, members in grouped(matched, lambda pair: as_typed(pair[0].flat[name])).items()
+    }
+    first = sides.pop(reference or values[0])
+    comparisons = _judged(first, list(sides.values()))
     if not any(comparison.pairs for comparison in comparisons):
         raise BadInput(f"--by {field}: no two cases with a time differ in {name} alone")
+    without = [
+        Pair(*run.names.parts(rows[0].case), merge_replicas(rows), doubt=f"no field {name}")
+        for rows in every
+        if name not in rows[0].case.flat
+    ]
     return [replace(comparisons[0], left_out=[*comparisons[0].left_out, *without]), *comparisons[1:]]
 
 
@@ -134,14 +135,10 @@ def _judged(first: Side, others: Sequence[Side]) -> list[RunComparison]:
     return [replace(each, pairs=[replace(pair, word=next(words)) for pair in each.pairs]) for each in comparisons]
 
 
-def _label(matched: MatchedCase, names: Names) -> tuple[str, str]:
-    return names.heading(matched.case), names.impl(matched.case)
-
-
 def _pair(first: MatchedCase, other: MatchedCase, match: Match, names: Names) -> Pair:
     """Return the pair of two equal cases; a ``TimedPair`` if they can be compared."""
     rows = merge_replicas(first.rows), merge_replicas(other.rows)
-    sides, label = (match.first.name, match.other.name), _label(first, names)
+    sides, label = (match.first.name, match.other.name), names.parts(first.case)
     in_one_run = match.first.run is match.other.run
     instruments = [row.metrics.get("instrument") for row in rows]
     reason = _no_time(rows, sides)
@@ -162,22 +159,22 @@ def _pair(first: MatchedCase, other: MatchedCase, match: Match, names: Names) ->
 
 def _no_time(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Return why two rows have no times that can be compared; "" if they have."""
-    reasons = grouped(zip(map(_invalid, rows), names, strict=True), lambda item: item[0])
-    sides = {text: " and ".join(name for _, name in members) for text, members in reasons.items() if text}
-    return "; ".join(text.replace("{}", f" in {where}", 1) for text, where in sides.items())
+    reasons = grouped(zip(map(_invalid, rows), names, strict=True), itemgetter(0))
+    texts = ((what, " and ".join(name for _, name in sides), more) for (what, more), sides in reasons.items())
+    return "; ".join(f"{what} in {where}{more}" for what, where, more in texts if what)
 
 
-def _invalid(row: Row) -> str:
-    """Return why a row has no valid time, with a place for the sides that this holds for; "" if it has one."""
+def _invalid(row: Row) -> tuple[str, str]:
+    """Return why a row has no valid time, before and after its side is named; "", "" if it has one."""
     if row.status != "ok":
-        return f"{row.status}{{}}: {row.reason}"
+        return row.status, f": {row.reason}"
     if row.metrics.get("verdict") == "wrong":
-        return "wrong in the timed calls{}"
+        return "wrong in the timed calls", ""
     if row.time_us is None:
-        return "no time{}"
+        return "no time", ""
     if row.time_us <= 0:
-        return "a time of 0{}"
-    return f"debug={row.case.settings.debug}{{}}: the time is not valid" if row.case.settings.debug else ""
+        return "a time of 0", ""
+    return (f"debug={row.case.settings.debug}", ": the time is not valid") if row.case.settings.debug else ("", "")
 
 
 def _ratio(
@@ -215,18 +212,18 @@ def _unmatched(match: Match, names: Names) -> Iterator[Pair]:
     for case, twin in match.ambiguous:
         differing = ", ".join(sorted(several([each.rows[0].case.flat for each in (case, twin)])))
         reason = f"several cases differ only in {differing or 'what cannot be named'}"
-        yield Pair(*_label(case, names), merge_replicas(case.rows), merge_replicas(twin.rows), reason)
+        yield Pair(*names.parts(case.case), merge_replicas(case.rows), merge_replicas(twin.rows), reason)
     shared = _shared_fields([*match.alone[0], *match.alone[1]])
     alike = [{_common(each.case, shared): each for each in reversed(cases)} for cases in match.alone]
     sides = match.first.name, match.other.name
     for case in match.alone[0]:
         twin = alike[1].get(_common(case.case, shared), case)
         reason = f"only in {sides[0]}{_difference((case, twin), sides)}"
-        yield Pair(*_label(case, names), reference=merge_replicas(case.rows), doubt=reason)
+        yield Pair(*names.parts(case.case), reference=merge_replicas(case.rows), doubt=reason)
     for case in match.alone[1]:
         twin = alike[0].get(_common(case.case, shared), case)
         reason = f"only in {sides[1]}{_difference((twin, case), sides)}"
-        yield Pair(*_label(case, names), row=merge_replicas(case.rows), doubt=reason)
+        yield Pair(*names.parts(case.case), row=merge_replicas(case.rows), doubt=reason)
 
 
 def _shared_fields(cases: Iterable[MatchedCase]) -> dict[tuple[str, str], set[str]]:

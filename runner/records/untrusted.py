@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import orjson
@@ -29,6 +29,11 @@ def parse(text: bytes) -> Any:
     """Return the JSON value in ``text`` as ``visible`` shows it. Raises ValueError."""
     value = orjson.loads(text)
     return _visible(value) if MAY_BE_UNSEEN.search(text) else value
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return ``value`` if it is a mapping of names, as a part of JSON should be, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def visible(text: str) -> str:

@@ -25,11 +25,10 @@ from ..store import journal, run_folder
 from .output import target
 from .wandb import Wandb
 from .wandb.client import LOG, NO_KEY, client_environment, may_have_key, run_module
-from .wandb.state import Address, State, read_state
+from .wandb.state import TITLE_LENGTH, Address, State, read_state
 
 PACKAGE = "wandb_workspaces"
 ENDING = "-wandb.json"
-TITLE = 128  # characters
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -44,8 +43,8 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
     """Publish a report on ``runs`` and print its link. Return 1 if it had to be written to a file. Raises BadInput."""
     if find_spec(PACKAGE) is None:
         raise BadInput("report wandb needs wandb-workspaces; pip install 'kernel-runner[wandb-report]'")
-    if options.title is not None and not 0 < len(options.title) <= TITLE:
-        raise BadInput(f"--title: give 1 to {TITLE} characters")
+    if options.title is not None and not 0 < len(options.title) <= TITLE_LENGTH:
+        raise BadInput(f"--title: give 1 to {TITLE_LENGTH} characters")
     if empty := next((run for run in runs if not run.rows), None):
         raise BadInput(f"{empty.folder}: no case is done; resume={empty.folder} runs them")
     settings = [_settings(run, options) for run in runs]
@@ -55,7 +54,7 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
     devices = replace(runs[0], rows=[row for run in runs for row in run.rows]).devices
     request = {
         "folders": [str(run.folder.absolute()) for run in runs],
-        "title": options.title or (f"{names} on {devices}" if devices else names)[:TITLE],
+        "title": options.title or (f"{names} on {devices}" if devices else names)[:TITLE_LENGTH],
         "entity": options.entity or place.entity or "",
         "project": options.project or place.project,
         "draft": options.draft,

@@ -22,6 +22,7 @@ from ...records.columns import DERIVED
 from ...records.figures import finite, is_number
 from ...records.grouping import grouped
 from ...records.row import Row
+from ...records.untrusted import mapping
 from ...store import run_folder
 from ..flat_formats import uniform
 
@@ -175,8 +176,7 @@ def case_figures(line: Line) -> dict[str, Cell]:
 
 def machine(rows: Sequence[Row], environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what runs are filtered by: device, versions, commit."""
-    packages = environment.get("packages")
-    known = packages if isinstance(packages, dict) else {}
+    known = mapping(environment.get("packages"))
     devices = ", ".join(dict.fromkeys(row.device for row in rows if row.device))
     facts = {"device": devices, "torch": known.get("torch"), "triton": known.get("triton")}
     return facts | {name: environment.get(name) for name in ("commit", "dirty", "hostname")}

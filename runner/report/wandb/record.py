@@ -29,6 +29,7 @@ from ...records.bad_input import BadInput
 from ...records.figures import is_number
 from ...records.redaction import redact, redact_values
 from ...records.row import Row
+from ...records.untrusted import mapping
 from ...store import journal, run_folder
 from .. import to_html
 from ..output import ROWS, TABLE
@@ -247,8 +248,7 @@ def _log_artifact(run: wandb.Run, name: str, kind: str, files: Mapping[str, Path
 
 def certificate_file(environment: Mapping[str, Any]) -> Path | None:
     """Return the certificate of ``verify`` that the run was made with; None if it is not on this machine."""
-    worker = environment.get("worker")
-    taken = ((worker if isinstance(worker, dict) else {}).get("certificate") or {}).get("taken")
+    taken = mapping(mapping(environment.get("worker")).get("certificate")).get("taken")
     if not taken:
         return None
     files = sorted(cache.cache_folder("certificate").glob("*.json"))

@@ -13,7 +13,8 @@ from ...records.schema import UNREADABLE
 
 STATE = "wandb.json"
 REFUSED = "/\\#?%:"  # W&B takes none of these in a project's name
-PROJECT_LENGTH, NAME_LENGTH, TAG_LENGTH = 128, 128, 64  # most characters; a name is that of a run, group or job type
+# Most characters; a name is that of a run, group or job type, a title that of a report.
+PROJECT_LENGTH, NAME_LENGTH, TITLE_LENGTH, TAG_LENGTH = 128, 128, 128, 64
 
 
 def group_of(folder: Path, group: str | None) -> str:

@@ -22,14 +22,14 @@ from ...findings.past import read_run
 from ...findings.run import Run
 from ...measure.columns import column_of
 from ...records.redaction import redact
+from ...records.untrusted import mapping
 from ..case_table import case_table
 from ..output import write_file
 from ..table import facts_table, markdown_of, markdown_rows
 from .content import PEAK, ROOFLINE, Content, machine
 from .record import PAGE, id_of
-from .state import PROJECT_LENGTH, Address
+from .state import TITLE_LENGTH, Address
 
-TITLE_LENGTH = PROJECT_LENGTH  # characters; W&B refuses a longer title
 MOST_LINES = 100  # of a table in the text; the table of the run itself has all
 MOST_SENTENCES = 8  # of a kind, in the conclusion
 FACTS = ("device", "started", "hostname", "commit", "dirty", "system", "python", "torch", "triton")
@@ -199,10 +199,10 @@ def results_table(run: Run) -> str:
 
 def _facts(logged: Logged) -> dict[str, str]:
     environment = logged.run.environment
-    facts, worker = machine(logged.run.rows, environment), environment.get("worker")
+    facts, worker = machine(logged.run.rows, environment), mapping(environment.get("worker"))
     known = {name: facts.get(name) or environment.get(name) for name in FACTS}
-    known |= {name: worker.get(name) for name in WORKER} if isinstance(worker, dict) else {}
-    if isinstance(certificate := known.get("certificate"), dict):
+    known |= {name: worker.get(name) for name in WORKER}
+    if certificate := mapping(known.get("certificate")):
         known["certificate"] = f"{certificate.get('passed')} of {certificate.get('of')} passed"
     return {name: " ".join(redact(str(value)).split()) for name, value in known.items() if value not in (None, "")}
 
