@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -333,7 +334,8 @@ class Judge:
         values = mapped(wide, self._values, widened)
         mode = Rounding(self._kind, kinds, noise, **options)
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
-        with in_float64, mode, NominalTypes(mode), sdpa_kernel(SDPBackend.MATH):  # of operators that the mode knows
+        math = sdpa_kernel(SDPBackend.MATH)  # of operators that the mode knows
+        with _not_compiled(), in_float64, mode, NominalTypes(mode), math:
             outputs = self._run(*values)
         return self._collected(outputs, values), mode
 
@@ -554,6 +556,11 @@ class Judge:
         pairs = [(_tensor(outputs.get(path)), output.own) for path, output in self._outputs.items()]
         same = all(isinstance(one, Tensor) and _same(_real(one).to(own.dtype), own) for one, own in pairs)
         return None if same else outputs
+
+
+def _not_compiled() -> AbstractContextManager[object]:
+    """Let what torch.compile has wrapped run eagerly: else it compiles the modes too, in a minute and with warnings."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 # --- values ---

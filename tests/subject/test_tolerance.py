@@ -679,6 +679,20 @@ def test_the_random_state_and_the_default_dtype_stay():
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_a_compiled_reference_is_compiled_once_for_its_own_types():
+    compiled = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        compiled.append(graph)
+        return graph
+
+    x = torch.randn(50)
+    judge = Judge(torch.compile(lambda x: x.sin() * 2, backend=backend), (x,))
+    assert len(compiled) == 1
+    assert judge.check(x.sin() * 2).correct
+    assert not judge.check(x.sin() * 2.001).correct
+
+
 def test_a_patched_operator_of_torch_changes_no_judgement(monkeypatch):
     args = inputs_of(softmax, torch.float32)
     judge, wrong = Judge(softmax, args), softmax(*args) * 1.01
