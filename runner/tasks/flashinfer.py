@@ -57,12 +57,15 @@ def reference(*inputs): return run(*inputs)
 reference.of_module = None
 
 def _adapted(function):  # with the outputs as further arguments
-    code = getattr(function, "__code__", None)
-    if code is None or code.co_argcount != {count} + len(_outputs()):
+    import inspect
+    later, names = [*inspect.signature(function).parameters.values()][{count}:], {names!r}
+    by_name = {{*names}} <= {{parameter.name for parameter in later}}
+    required = [each for each in later if each.default is each.empty and each.kind <= each.POSITIONAL_OR_KEYWORD]
+    if not by_name and len(required) != len(names):
         return function
     def call(*inputs):
         outputs = _outputs()
-        function(*inputs, *outputs)
+        function(*inputs, **dict(zip(names, outputs))) if by_name else function(*inputs, *outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
     return call
 """
@@ -102,6 +105,7 @@ def _one_file(path: Path, definition: Mapping[str, Any]) -> str:
         computed="; ".join([*constants, *computed]) or "pass",
         custom=f"{entry}({{{given}}}, torch.device(device))" if is_custom else "dict()",
         count=len(inputs),
+        names=[*definition["outputs"]],
         **{kind: ", ".join(_spec(*item) for item in definition[kind].items()) for kind in ("inputs", "outputs")},
     )
     sets = {"lines": [{"line": number, **case} for number, case in enumerate(cases)]} if lines else {}

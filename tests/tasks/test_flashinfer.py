@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from runner.implementations import as_function
 from runner.records.bad_input import BadInput
 from runner.records.case import Choice
 from runner.records.schema import build
@@ -123,16 +124,33 @@ def test_the_words_of_a_line_mean_what_their_harness_means(write):
     assert automatic.tolerance.startswith("automatic")
 
 
-def test_a_solution_may_be_given_the_outputs(write):
+def given(x, proj, rstd, ids, eps, result):
+    result.copy_(2 * x + eps)
+
+
+def by_keyword(x, proj, rstd, ids, eps, *, block=4, y=None):
+    given(x, proj, rstd, ids, eps, y)
+
+
+def with_an_option(x, proj, rstd, ids, eps, block=4):
+    return block / 2 * x + eps
+
+
+class Given:
+    def __call__(self, x, proj, rstd, ids, eps, result):
+        given(x, proj, rstd, ids, eps, result)
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [given, torch.no_grad()(given), by_keyword, with_an_option, Given(), lambda x, *others: 2 * x + others[-1]],
+)
+def test_a_solution_may_be_given_the_outputs(write, solution):
     own = workload(write())
     inputs = own.draw_inputs("cpu", 0)
-
-    def given(x, proj, rstd, ids, eps, y):
-        y.copy_(2 * x + eps)
-
-    result = own.call(given, inputs).run()
-    assert (result.shape, result.dtype) == ((3, 64), torch.float16)
-    assert torch.equal(result, own.call(lambda x, *others: 2 * x + others[-1], inputs).run())
+    result = own.call(as_function(solution), inputs).run()
+    assert result.dtype == torch.float16
+    assert torch.equal(result, 2 * own.arguments[0][0] + 0.5)
 
 
 def test_an_error_of_the_reference_shows_its_line(write):
