@@ -114,10 +114,15 @@ def bend(run: Run, *, over: str) -> Iterator[str]:
         yield f"{label}: {alone} at {name}={as_typed(_field(first, over))}, {rate}; the curve bends at about {size}."
 
 
-def effect(run: Run, *, field: str, column: str = "time_us") -> Iterator[str]:
-    """Tell ``column`` at each value of ``field``, and its ratio to that at the first value."""
+def effect(run: Run, *, field: str, column: str = "time_us", without: str = "") -> Iterator[str]:
+    """Tell ``column`` at each value of ``field``, and its ratio to that at the first value.
+
+    The implementation ``without``, which does not depend on ``field``, is left out.
+    """
     name = field.rpartition(".")[2]
     for label, lines in _series(run, field, column).items():
+        if lines[0].case.impl.name == without:
+            continue
         (first, around), *others = [_value(line, column) for line in lines]
         if not others:
             continue

@@ -99,6 +99,13 @@ def test_effect_compares_the_values_of_a_field(answer, made):
     assert said == "mlp torch: time is 100 us at print_loss=false; 150 us at true, 1.50x (1.48x to 1.52x)."
 
 
+def test_effect_leaves_out_who_does_not_depend_on_the_field(answer, made):
+    made_rows = [(impl, group) for impl in ("unquantized", "triton") for group in (0, 128)]
+    rows = [made.timed(made.case("linear_int8", impl, {"group": group}), 100.0) for impl, group in made_rows]
+    (said,) = answer(rows, "effect", field="workload.group", without="unquantized")
+    assert said.startswith("linear_int8 triton: time is 100 us at group=0")
+
+
 def test_orders_tells_where_another_figure_ranks_otherwise(answer, made):
     case, fields, sure = made.case, {"cols": 8}, {"samples": 20, "converged": True}
     rows = [
