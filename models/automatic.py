@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from .layout import WithLayout
 from .passes import WithPasses
@@ -32,6 +32,11 @@ class Automatic(Workload):
         """What the row says of the reference, beside that its tolerance is automatic: ``; in blocks``."""
         return ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the outputs, by which a row says what is wrong; none: their places."""
+        return ()
+
     @abstractmethod
     def outputs_of(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return every output, in the order of an implementation's."""
@@ -45,7 +50,15 @@ class Automatic(Workload):
 class WithFormula(WithPasses, WithLayout, Automatic):
     """y of one or more tensors, the gradients of all of them alone, or both."""
 
+    differentiated: ClassVar[tuple[str, ...]]  # names of the inputs that have a gradient
+
     pass_: Literal["fwd", "bwd", "fwd_bwd"]  # for the last two, the last input is the gradient of y
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``y``, and with a backward ``dx`` and the like."""
+        gradients = [f"d{name}" for name in self.differentiated] if self.pass_ != "fwd" else []
+        return (*gradients,) if self.pass_ == "bwd" else ("y", *gradients)
 
     @abstractmethod
     def formula(self, *tensors: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .convolution import Convolution
 from .workload import Draw, Size
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Conv2d(Convolution):
     """y [batch, filters, rows, cols] of x and w, with dx and dw."""
+
+    differentiated: ClassVar[tuple[str, ...]] = ("x", "w")
 
     stride: Size  # pixels of x from one y to the next, along both sides
     dilation: Size  # pixels of x from one number of a filter to the next

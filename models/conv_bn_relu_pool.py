@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from .convolution import Convolution
 from .workload import Draw, Size
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ConvBnReluPool(Convolution):
     """y [batch, filters, rows / pool, cols / pool] of x, w, gamma and beta, with all gradients."""
+
+    differentiated: ClassVar[tuple[str, ...]] = ("x", "w", "gamma", "beta")
 
     pool: Size  # rows and columns of a window whose largest number is kept; rows and columns left over are dropped
     mode: Literal["inference", "training"]  # training: mean and variance of the batch, else those that are given

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Layernorm(RowNorm):
     """y of x [rows, cols], weight w [cols] and bias b [cols]; the gradients are those of x, w and b."""
 
-    vectors: ClassVar[int] = 2
+    differentiated: ClassVar[tuple[str, ...]] = ("x", "w", "b")
     # add, subtract, square, add, scale, w, b | x̂: 2, w, 2 products and 2 sums, 2 differences, scale, dw: 2, db
     operations: ClassVar[tuple[int, int]] = (7, 13)
 

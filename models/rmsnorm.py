@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Rmsnorm(RowNorm):
     """y of x [rows, cols] and weight w [cols]; the gradients are those of x and w."""
 
-    vectors: ClassVar[int] = 1
+    differentiated: ClassVar[tuple[str, ...]] = ("x", "w")
     # square, add, scale, w | x̂, w, 2 for the sum, 2 for the difference, scale, dw: 2
     operations: ClassVar[tuple[int, int]] = (4, 9)
 

@@ -23,8 +23,12 @@ class RowNorm(WithFormula, ABC):
     cols: Size
     eps: Annotated[float, "above 0"]  # is added to what the root is taken of
 
-    vectors: ClassVar[int]  # 1: the weight; 2: weight and bias
     operations: ClassVar[tuple[int, int]]  # for each element, forward and backward
+
+    @property
+    def vectors(self) -> int:
+        """1: the weight; 2: weight and bias."""
+        return len(self.differentiated) - 1
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
         """Return x [rows, cols] and each vector [cols]; for bwd and fwd_bwd also dy [rows, cols].

@@ -69,6 +69,17 @@ class TransformerBlock(Automatic):
         scores = self.batch * self.heads * self.length**2
         return "; reference in blocks of heads" if scores > SCORES else ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """y; with a backward the gradients; for train_step the parameters first, by their places in the block."""
+        parts = ("norm1", "qkv", "out", "norm2", "up", "down")
+        biases = [""] if self.style == "llama" else ["", " bias"]
+        params = [f"{part}{bias}" for part in parts for bias in biases]
+        if self.pass_ == "fwd":
+            return ("y",)
+        gradients = [f"grad of {name}" for name in (["x"] if self.pass_ == "fwd_bwd" else []) + params]
+        return ("y", *gradients) if self.pass_ == "fwd_bwd" else (*params, "y", *gradients)
+
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the parameters, norms and biases as vectors."""
         llama = self.style == "llama"

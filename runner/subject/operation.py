@@ -48,8 +48,8 @@ def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool =
         return workload.expected_outputs(inputs, quick=quick)  # type: ignore[no-any-return]
     from .tolerance import Judge
 
-    computed, how = workload.computed, workload.how
-    return Judge(workload.outputs_of, inputs, tf32=workload.tf32, quick=quick, computed=computed, how=how)
+    computed, how, names = workload.computed, workload.how, workload.names
+    return Judge(workload.outputs_of, inputs, tf32=workload.tf32, quick=quick, computed=computed, how=how, names=names)
 
 
 @lru_cache(maxsize=256)

@@ -92,6 +92,7 @@ class Judge:
         computed: str | None = None,
         how: str = "",
         state: bool = True,
+        names: Sequence[str] = (),
     ) -> None:
         """Run the reference, always on copies of its arguments.
 
@@ -112,6 +113,7 @@ class Judge:
             computed: name of the narrowest type that the case computes in; None: that of its arguments.
             how: what the tolerance says of the reference.
             state: compare arguments that the reference changes, also if it returns something.
+            names: of the members of the tuple that the reference returns; none: reasons tell their places.
 
         Raises:
             Exception: what the reference raises in its own types, if it does not run in float64 either.
@@ -121,7 +123,7 @@ class Judge:
         self._run, module = _callable(reference)
         self._values = (module, tuple(args), dict(kwargs or {}))
         self._tf32, self._factor, self._quick, self._how, self._state = tf32, factor, quick, how, state
-        self._reference = reference
+        self._reference, self._names = reference, {f"[{place}]": name for place, name in enumerate(names)}
         self._given = (atol or 0.0, rtol or 0.0) if atol is not None or rtol is not None else None
         self._either, self._outliers = either, (share, inf if cap is None else cap)
         self._relaxed: dict[Path, _Output] | None = None  # with TF32 allowed, if that was asked
@@ -197,7 +199,7 @@ class Judge:
             result = CheckResult(compared=False, unknown=self.refused)
             for path, leaf in self._matched(given, result).items() if self._is_random else ():
                 reason = _unequal(self._own[path], leaf)
-                result.reason = result.reason or (reason and f"{path or 'the output'}: {reason}")
+                result.reason = result.reason or (reason and f"{self._name(path)}: {reason}")
             result.unknown = "" if result.reason else self.refused
             return result
         result = CheckResult(tolerance=[self.tolerance], note=self.note)
@@ -217,7 +219,7 @@ class Judge:
                 if reason and path in unchanged:
                     stale.append(path)
                 else:
-                    result.reason = result.reason or (reason and f"{path or 'the output'}: {reason}")
+                    result.reason = result.reason or (reason and f"{self._name(path)}: {reason}")
             elif changed is not None and path in known:
                 stale.append(path)
         if stale:
@@ -447,11 +449,14 @@ class Judge:
         missing = [path for path in own if path not in given]
         for path in (*missing, *(path for path in given if path not in own)):
             result.compared = False
-            text = f"{path or 'the output'}: {'missing' if path in missing else 'not expected'}"
+            text = f"{self._name(path)}: {'missing' if path in missing else 'not expected'}"
             if [*given] == [""] and len(own) > 1:
                 text = f"it returns one value; the reference returns {len(own)}"
             result.reason = result.reason or text
         return {path: leaf for path, leaf in given.items() if path in own}
+
+    def _name(self, path: Path) -> str:
+        return self._names.get(path, path) or "the output"
 
     def _compare(self, path: Path, expected: object, leaf: object, result: CheckResult) -> str:
         """Add the errors of one output to ``result``. Return what is wrong with it."""
