@@ -121,6 +121,8 @@ class File(Implementation):
         if values:
             arguments.pin(module, values)
         function = getattr(module, self._name)
+        if isinstance(function, type) and (reason := _not_a_module(function, op)):
+            raise TypeError(f"{self._name} in {where} {reason}")
         return as_function(partial(function, **given) if given else function)
 
     @contextmanager
@@ -134,7 +136,23 @@ class File(Implementation):
             report.metrics |= build_metrics(builds[before:]) if builds[before:] else {}
         except TypeError as error:
             files = {os.path.realpath(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)}
-            if os.path.realpath(self._source) not in files and (line := call_line(op)):  # the function was not entered
-                text = f"workload={op} calls {line}; an option after * is left out if the signature does not name it"
+            if os.path.realpath(self._source) not in files and (called := _called(op)):  # the function was not entered
+                text = f"{called}; an option after * is left out if the signature does not name it"
                 error.args = (f"{error}: {text}; docs/groups/workload.md has the shapes",)
             raise
+
+
+def _not_a_module(cls: type, op: str) -> str:
+    """Return why the workload ``op`` cannot make a module of ``cls`` and call it, "" if it can."""
+    import torch
+
+    if not issubclass(cls, torch.nn.Module):
+        return "is a class, but no torch.nn.Module; name a function or a module"
+    if cls.forward is torch.nn.Module.forward:
+        return "defines no forward"
+    return f"is a class; {called}: name a function, or an object of the class" if (called := _called(op)) else ""
+
+
+def _called(op: str) -> str:
+    """Return the call of a shipped workload, as in ``workload=gelu calls gelu(x, *, form)``; "" for other ones."""
+    return f"workload={op} calls {line}" if (line := call_line(op)) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, make_dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from textwrap import shorten
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..kernels.unsupported import Unsupported
@@ -181,7 +182,9 @@ class OwnOperation:
         return {name: getattr(self, name) for name in self.file.of_reference}
 
     def call(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:
-        """Bind ``function`` to the inputs. Raises Unsupported if it lacks an option that is not at its default.
+        """Bind ``function`` to the inputs.
+
+        Raises Unsupported if it lacks an option that is not at its default, TypeError if it does not take the inputs.
 
         A class is made as the task makes its ``Model``, and takes the place of that among the inputs.
         """
@@ -196,6 +199,7 @@ class OwnOperation:
         for name, value in self.options().items():
             if name not in options and value != self.file.fields[name]:
                 raise Unsupported(f"it takes no {name}, and workload.{name}={value} is not the default")
+        _check_call(function, args, {**kwargs, **options})
         bound = partial(function, **options)
         if self.pass_ == "fwd":
             return Call(run=partial(bound, *args, **kwargs), columns=columns)
@@ -349,6 +353,18 @@ def share_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
             else:
                 others[name].copy_(weight)
     return "those of the reference" if weights else ""
+
+
+def _check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError, which says what is given, if ``function`` is a plain one that cannot be called with these."""
+    if isinstance(function, FunctionType) and not hasattr(function, "__signature__"):
+        signature = inspect.signature(function, follow_wrapped=False)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            named = (f"{name}={type(value).__name__}" for name, value in kwargs.items())
+            given = ", ".join([*(type(value).__name__ for value in args), *named])
+            raise TypeError(f"{error}: {function.__name__}{signature} is called with ({given})") from None
 
 
 @contextmanager

@@ -452,6 +452,8 @@ class Judge:
             text = f"{self._name(path)}: {'missing' if path in missing else 'not expected'}"
             if [*given] == [""] and len(own) > 1:
                 text = f"it returns one value; the reference returns {len(own)}"
+            elif [*own] == [""]:
+                text = f"it returns {len(given)} values; the reference returns one"
             result.reason = result.reason or text
         return {path: leaf for path, leaf in given.items() if path in own}
 

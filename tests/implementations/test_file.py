@@ -266,6 +266,41 @@ def test_a_function_of_other_arguments_is_told_what_it_is_given(tmp_path):
     )
 
 
+CLASSES = """
+import torch
+class Plain:
+    def __call__(self, x): return x
+class Idle(torch.nn.Module): pass
+class Same(torch.nn.Module):
+    def forward(self, x): return x
+same = Same()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "message"),
+    [
+        ("Plain", "task.py", "is a class, but no torch.nn.Module; name a function or a module"),
+        ("Idle", "task.py", "defines no forward"),
+        (
+            "Same",
+            "softmax",
+            r"is a class; workload=softmax calls softmax\(x\): name a function, or an object of .*",
+        ),
+    ],
+)
+def test_a_class_that_the_workload_cannot_call_is_told(tmp_path, name, op, message):
+    (tmp_path / "classes.py").write_text(CLASSES)
+    with pytest.raises(TypeError, match=rf"^{name} in .*classes\.py {message}$"):
+        File(f"{tmp_path}/classes.py:{name}").load(op)
+
+
+@pytest.mark.parametrize(("name", "op"), [("Same", "task.py"), ("same", "softmax")])
+def test_a_class_of_a_task_and_an_object_are_functions(tmp_path, name, op):
+    (tmp_path / "classes.py").write_text(CLASSES)
+    assert inspect.isfunction(File(f"{tmp_path}/classes.py:{name}").load(op))
+
+
 @pytest.mark.parametrize("name", ["calls_another", "fails"])
 def test_an_error_within_the_function_is_its_own(tmp_path, name):
     (tmp_path / "others.py").write_text(OTHERS)

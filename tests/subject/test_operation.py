@@ -383,3 +383,19 @@ def test_a_check_that_returns_no_text_is_refused(operation, said):
         TypeError, match=r"check\(\) returned a (bool|Tensor|tuple); return None if the outputs are right"
     ):
         mine.expected_outputs(inputs).check(outputs)
+
+
+def test_a_function_of_other_arguments_is_told_what_it_gets(operation):
+    mine = operation(
+        "def inputs(n=3): return {'x': n, 'y': 2.5}\n"
+        "def reference(x, y, eps=1): return x\n"
+        "def of_one(x, *, eps): return x\n"
+        "def wrapped(function): return lambda *args, **kwargs: function(3)\n"
+    )
+    inputs = mine.draw_inputs("cpu", 0)
+    message = (
+        r"^got an unexpected keyword argument 'y': of_one\(x, \*, eps\) is called with \(x=int, y=float, eps=int\)$"
+    )
+    with pytest.raises(TypeError, match=message):
+        mine.call(mine.module.of_one, inputs)
+    assert mine.call(mine.module.wrapped(lambda x: x), inputs).run() == 3  # a wrapper knows what it does

@@ -332,6 +332,9 @@ def test_a_missing_or_extra_output_has_its_path():
     missing = judge.check(right | {"past_key_values": ((x.sin(),),)})
     assert missing.reason == '["past_key_values"][0][1]: missing'
     assert judge.check(x.exp()).reason == "it returns one value; the reference returns 3"
+    for others in ((x.exp(), x.exp()), []):
+        said = f"it returns {len(others)} values; the reference returns one"
+        assert Judge(torch.exp, (x,)).check(others).reason == said
     assert not missing.compared
     assert judge.check(right | {"more": x}).reason == '["more"]: not expected'
     wrong = judge.check(right | {"past_key_values": ((x.sin(), x.sin()),)})
