@@ -48,7 +48,6 @@ def main() -> None:
     options, load = parser.parse_args(), load_average()
     grid = [*GRID, f"workload.cols=range(1,{options.cases + 2})"]
     plan = config.plan(grid)
-    assert plan is not None
     ways = {"alone": ["resume=last"], "beside the whole command": [*grid, "resume=last"]}
     ways["nothing to resume"] = [*GRID, "workload.cols=1"]
     found: dict[str, list[float]] = {name: [] for name in ways}

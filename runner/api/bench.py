@@ -392,7 +392,6 @@ class Comparison(Sequence[Compared]):
         return _encodable(text_of(table, width).removesuffix("\n"))
 
     def _notes(self) -> list[str]:
-        """Return what stands below the table."""
         from ..findings.notes import footnotes, row_notes
 
         names = self.run.names

@@ -65,7 +65,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line. Raises BadInput."""
     parser = Parser(
         "gate",
         __doc__,
@@ -100,7 +99,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _of_runs(options: argparse.Namespace) -> tuple[list[GateDecision], Sides]:
-    """Return the decision on two runs. Raises BadInput."""
     output_dir = Parser("gate --baseline", __doc__, ("output_dir",)).parse(options.overrides).output_dir
     runs = read_runs(options.baseline, output_dir)
     sides = gate.Sides(str(runs[0].folder), str(runs[1].folder))

@@ -94,7 +94,6 @@ def _answer(words: Sequence[str]) -> None:
 
 
 def _flags(words: Sequence[str]) -> Namespace:
-    """Parse Hydra's flags and the overrides. Raises BadInput."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()

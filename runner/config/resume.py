@@ -48,5 +48,4 @@ def settings(earlier: Plan, compose: Composer, given: Sequence[str]) -> list[str
 
 
 def _fields(prefix: str, choice: Choice) -> list[str]:
-    """Return an override for each field of ``choice``."""
     return [f"{prefix}.{field}={in_hydra(value)}" for field, value in choice.fields.items()]

@@ -66,7 +66,6 @@ def _top(folder: Path) -> Path | None:
 
 
 def _ask(top: Path) -> _Repository:
-    """Ask git about the repository in ``top``."""
     commit = (git(top, "rev-parse", "--verify", "HEAD") or "").strip()
     remotes = (git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
     urls = {name: url for name, _, url in (line.partition(" ") for line in remotes)}
