@@ -61,9 +61,10 @@ def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from .compose import Composer
+    from ..implementations import kernel_names
+    from .compose import Composer, shipped
     from .messages import one_line
-    from .own_workloads import forget, registered
+    from .own_workloads import forget, offered, registered
 
     OmegaConf.register_new_resolver("oc.env", _refuse_environment, replace=True)
     forget()
@@ -75,7 +76,8 @@ def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
     if not folders[-1].is_dir():
         raise BadInput(f"--config-dir {flags.config_dir}: there is no such folder; give that of your YAML files")
     try:
-        yield Composer(folders), flags
+        own = flags.config_dir or offered()
+        yield Composer(folders) if own else shipped(tuple(kernel_names())), flags
     except (HydraException, OmegaConfBaseException, ValueError, RecursionError) as error:
         raise BadInput(one_line(error, folders, words)) from error
 

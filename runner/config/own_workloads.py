@@ -105,11 +105,16 @@ def complete(config: DictConfig) -> None:
 
 def forget() -> None:
     """Withdraw the options of all files, which an earlier command line of this process has named."""
-    options = ConfigStore.instance().repo
-    for group in (WORKLOAD, "impl", "shapes"):
-        nodes = options.get(group, {})
-        for name in [name for name, node in nodes.items() if node.provider == PROVIDER]:
-            del nodes[name]
+    for group, name in offered():
+        del ConfigStore.instance().repo[group][name]
+
+
+def offered() -> list[tuple[str, str]]:
+    """Return the group and the name of each option of a file."""
+    groups = {group: ConfigStore.instance().repo.get(group, {}) for group in (WORKLOAD, "impl", "shapes")}
+    return [
+        (group, name) for group, nodes in groups.items() for name, node in nodes.items() if node.provider == PROVIDER
+    ]
 
 
 def _offer_functions(file: OwnFile) -> None:

@@ -213,6 +213,18 @@ def test_a_resolved_config_is_the_composed_one(compose, arguments):
     assert len(grid) > 1
 
 
+def test_options_written_into_another_config_give_the_composed_one(compose):
+    for options in (
+        [],
+        ["workload=softmax", "impl=triton"],
+        ["impl=compiled", "launcher=slurm", "workload=mlp"],
+        ["+experiment=demo"],
+        ["+experiment=demo", "workload=matmul", "impl=cuda"],
+        ["measure=[benchmark,memory]", "workload=gelu"],
+    ):
+        assert compose(options) == Composer()(options)
+
+
 def test_a_resolved_config_has_the_errors_of_the_composed_one(compose):
     for bad in ("workload.rows=${nope}", "workload.zize=3", "workload.rows.deeper=3", "+workload.rows=3"):
         with pytest.raises((HydraException, OmegaConfBaseException)) as short:

@@ -6,19 +6,21 @@ from importlib import import_module
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask
 
-from runner.kernels.attention import flash, flex, math, naive
-from runner.kernels.attention import torch as default
 from runner.kernels.unsupported import Unsupported
 
 Q, K = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 9, 16)
 
 
+def attention_of(name):
+    """The function of an implementation. Importing some takes seconds, which not every process need spend."""
+    return import_module(f"runner.kernels.attention.{name}").attention
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("backend", ["efficient", "cudnn"])
 def test_a_backend_of_gpus_is_refused_on_a_cpu(backend, compiled):
-    attention = import_module(f"runner.kernels.attention.{backend}").attention
+    attention = attention_of(backend)
     if compiled:
         attention = torch.compile(attention, backend="eager")
     with pytest.raises(Exception, match=f"torch has its backend {backend} on GPUs alone; use device=cuda"):
@@ -28,28 +30,33 @@ def test_a_backend_of_gpus_is_refused_on_a_cpu(backend, compiled):
 def test_a_backend_says_why_it_refuses():
     wide = torch.randn(1, 2, 5, 16, dtype=torch.float16)
     with pytest.raises(Unsupported, match="torch's backend flash does not take these tensors"):
-        flash.attention(wide, wide, wide.expand(2, 2, 5, 16)[:, :, :, :8])
+        attention_of("flash")(wide, wide, wide.expand(2, 2, 5, 16)[:, :, :, :8])
 
 
-@pytest.mark.parametrize("kernel", [default, math, flash])
+@pytest.mark.parametrize("kernel", ["torch", "math", "flash"])
 @pytest.mark.parametrize("length", [1, 5, 9])
 def test_a_causal_mask_ends_with_the_last_key(kernel, length):
     q = torch.randn(1, 2, length, 16)
     try:
-        y = kernel.attention(q, K, K, causal=True)
+        y = attention_of(kernel)(q, K, K, causal=True)
     except Unsupported:
-        assert (kernel, length) == (flash, 5)  # torch has no causal flash attention of fewer queries on a CPU
+        assert (kernel, length) == ("flash", 5)  # torch has no causal flash attention of fewer queries on a CPU
         return
-    assert torch.allclose(y, naive.attention(q, K, K, causal=True), atol=1e-5)
+    assert torch.allclose(y, attention_of("naive")(q, K, K, causal=True), atol=1e-5)
 
 
 def test_a_compiled_backend_is_that_backend():
-    compiled = torch.compile(math.attention, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(Q, Q, Q), math.attention(Q, Q, Q))
+    math = attention_of("math")
+    compiled = torch.compile(math, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(Q, Q, Q), math(Q, Q, Q))
 
 
 @pytest.mark.parametrize(("length", "kv_length"), [(1, 300), (128, 128), (129, 256), (300, 700)])
 def test_the_mask_of_flex_is_that_of_all_pairs(length, kv_length):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    from runner.kernels.attention import flex
+
     mine = flex._causal(length, kv_length, torch.device("cpu"))
 
     def sees(batch, head, query, key):
