@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
 from inspect import isfunction, signature
+from itertools import pairwise
 from statistics import median
 from typing import Any, get_type_hints
 
@@ -142,7 +143,7 @@ def _series(leaders: Sequence[Leader], names: Names) -> Iterator[str]:
     for axis, text, members in fastest.series_of(leaders, names):
         stretches = fastest.segments(members)
         said = [_sentence(stretch, axis, labels).removesuffix(".") for labels, stretch in stretches]
-        count = len(stretches) - 1
+        count = sum(set(one).isdisjoint(other) for (one, _), (other, _) in pairwise(stretches))
         often = {1: "once", 2: "twice"}.get(count, f"{count} times")
         changes = f" The fastest changes {often}." if count else ""
         if axis or len(leaders) > 1:

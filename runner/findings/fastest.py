@@ -86,11 +86,16 @@ def series_of(leaders: Sequence[Leader], names: Names) -> Iterator[tuple[str, st
 
 
 def segments(leaders: Sequence[Leader]) -> list[tuple[list[str], list[Leader]]]:
-    """Return the leaders in stretches of sizes, in each of which some implementation is always among the fastest."""
+    """Return the leaders in stretches of sizes, in each of which some implementation is always among the fastest.
+
+    In all sizes of a stretch the fastest was compared with every other, or in none.
+    """
     stretches: list[tuple[list[str], list[Leader]]] = []
     for leader in leaders:
-        if stretches and (still := [label for label in stretches[-1][0] if label in leader.fastest]):
-            stretches[-1] = still, [*stretches[-1][1], leader]
+        labels, before = stretches[-1] if stretches else ([], [leader])
+        still = [label for label in labels if label in leader.fastest]
+        if still and (leader.word == "unknown") == (before[-1].word == "unknown"):
+            stretches[-1] = still, [*before, leader]
         else:
             stretches.append((list(leader.fastest), [leader]))
     return stretches

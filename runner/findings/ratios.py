@@ -25,7 +25,7 @@ def inverse(ratio: Ratio) -> Ratio:
 
 def bounds(ratio: Ratio) -> tuple[float, float] | None:
     """Return the 95 % interval of a ratio; None if it is infinite, as without a known spread, or beyond all numbers."""
-    if not abs(ratio.log) + ratio.half < statistics.LARGEST:
+    if ratio.half >= BOUNDLESS or abs(ratio.log) + ratio.half >= statistics.LARGEST:
         return None
     return math.exp(ratio.log - ratio.half), math.exp(ratio.log + ratio.half)
 
@@ -105,6 +105,7 @@ def row_in_rounds(row: Row, replicas: Sequence[Row], compared: Mapping[str, Pair
 
 VISIBLE = math.log(1.05)  # separate times may suggest another ratio by as much, whatever their intervals
 CONTRADICTED_BY = 2  # times what separate times of one call differ by in 95 of 100 cases, for a contradiction
+BOUNDLESS = math.log(1e8)  # half of an interval that excludes no ratio, as where threads waited all the time
 MOST_CONTENDED = math.log(2)  # other processes, a drift or few samples may double a time, where nothing better is known
 FALSE = "one of the two may be false, or did not run as requested: see its verdict"
 CONTRADICTION = "{} as fast in paired rounds, {} by separate times, which noise does not explain: measure both again"
@@ -137,7 +138,7 @@ def apart(row: Row, widened: float = 1.0) -> float:
     if certain(row) and percent is not None:
         return widened * float(percent) / 100
     waited = (finite(row.metrics.get("threads")) or 1.0) * waited_pct / 100
-    return max(MOST_CONTENDED, -math.log(max(1e-9, 1 - waited)))
+    return max(MOST_CONTENDED, min(BOUNDLESS, -math.log(max(1e-9, 1 - waited))))
 
 
 def separate_ratio(row: Row, base: Row, apart: float = 0.0) -> Ratio | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..findings.lines import WINS, Line
@@ -83,13 +85,15 @@ def styled_table(
     chosen: Sequence[str] = (),
     title: str = "",
     *,
+    folder: Path | None = None,
     with_footnotes: bool = True,
 ) -> Text:
-    """Return the table for ``width`` characters, below ``title``, with footnotes and what there is no room for."""
+    """Return the table of the run in ``folder`` for ``width`` characters, with footnotes and what has no room."""
     table = table_of(lines, names, chosen)
     parts, dropped = draw(table, width)
     titles, columns = ", ".join(table.heads[at] for at in dropped), ",".join(table.names[at] for at in dropped)
-    see = f"to see them: a wider terminal, or python -m runner show columns={columns}"
+    show = shlex.join(["show", *([str(folder)] if folder else []), f"columns={columns}"])
+    see = f"to see them: a wider terminal, or python -m runner {show}"
     notes = [*footnotes(lines, names), *([f"no room for {titles}; {see}"] if dropped else [])]
     ends = "\n" + "\n".join(notes) + "\n" if notes and with_footnotes else ""
     return rich_text([(f"{title}\n" if title else "", ""), *parts, (ends, "")])

@@ -32,7 +32,8 @@ def terminal_report(run: Run, width: int, chosen: Sequence[Line] | None = None) 
     rows, names = run.rows if chosen is None else run.rows_of(lines), run.names
     report: list[Text | str] = []
     if lines:
-        report.append(styled_table(lines, names, width, run.plan.columns, run.heading(rows, width)))
+        title = run.heading(rows, width)
+        report.append(styled_table(lines, names, width, run.plan.columns, title, folder=run.folder))
     report += summaries(run.folder, rows, names)
     if any(choice.fields.get("reference") for row in rows for choice in row.case.measures):
         from .reference_table import reference_tables

@@ -445,6 +445,14 @@ def test_equal_calls_are_all_tied():
     assert set(fastest(rows, None).values()) == {"tied"}
 
 
+def test_threads_that_waited_all_the_time_leave_no_interval():
+    waited = {"verdict": "contended", "threads": 2, "cpu_wait_pct": 62.0}
+    _, line = derive_lines([row("torch", 4.0), row("naive", 18.0, **waited)], None)
+    assert (line.vs_baseline, line.speedup_low, line.speedup_high) == ("unclear", None, None)
+    _, line = derive_lines([row("torch", 4.0), row("naive", 18.0, **waited | {"cpu_wait_pct": 30.0})], None)
+    assert line.speedup_high / line.speedup_low == pytest.approx(1 / 0.4**2, rel=0.1)
+
+
 def test_times_of_two_gpus_are_not_compared_and_no_tie():
     rows = [row("torch", 100.0, gpu_uuid="GPU-a"), row("triton", 50.0, gpu_uuid="GPU-b")]
     assert set(fastest(rows, None).values()) == {"unknown"}

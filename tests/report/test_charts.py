@@ -199,6 +199,20 @@ def test_the_conclusion_says_where_the_fastest_changes(run, made):
     assert found.unclear == []
 
 
+def test_the_conclusion_says_from_where_to_where_the_fastest_is_not_compared(run, made):
+    doubtful = {64: {}, 128: {"verdict": "contended"}, 256: {}, 512: {}}
+    rows = [
+        made.timed(made.case("gelu", impl, {"cols": cols}), us, **{"samples": 20, "converged": True} | figures)
+        for cols, figures in doubtful.items()
+        for impl, us in (("torch", 4.0), ("triton", 3.0))
+    ]
+    (sizes,) = conclude(run(rows)).findings[0].details
+    assert re.sub(r", 1.33x[^;]*(?=[;.])", "", sizes) == (
+        "triton is the fastest at cols=64; triton has the shortest time, but is not compared with every other at "
+        "cols=128; triton is the fastest from cols=256 to 512."
+    )
+
+
 def test_the_conclusion_calls_none_the_fastest_without_a_rival(run, made):
     rows = [made.timed(made.case("gelu", "torch", {"cols": cols}), 2.0) for cols in (64, 128, 256)]
     (gelu,) = conclude(run(rows)).findings

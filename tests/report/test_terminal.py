@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -157,6 +158,8 @@ def test_what_a_narrow_terminal_leaves_out_is_named_with_how_to_see_it():
         "show columns=tflops,gbps,pct_of_measured_peak,err_over_tol,peak_mem_bytes\n"
     )
     assert "no room" not in styled_table(derive_lines(ROWS, None), names, 130).plain
+    of_a_run = styled_table(derive_lines(ROWS, None), names, 80, folder=Path("my runs/a")).plain
+    assert "python -m runner show 'my runs/a' columns=tflops," in of_a_run
 
 
 def chosen(**figures):

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from runner.report import wandb
 from runner.report.wandb import Wandb
 from runner.report.wandb.record import certificate_file
 from runner.report.wandb.state import read_state
-from runner.store import journal
+from runner.store import journal, run_folder
 
 KEY = "0123456789abcdef" * 3
 SECRET = "chocolate-chip"
@@ -261,6 +262,12 @@ def test_nothing_is_left_outside_the_folder_and_nothing_said_of_the_machine(offl
     assert {path.name for path in top.iterdir()} == {"home", "outputs"}
     files = {path.relative_to(recorded.folder / "files").parts[0] for path in (recorded.folder / "files").rglob("*")}
     assert files == {"media"}  # no requirements.txt, no metadata, no console log
+
+
+def test_a_copy_of_the_folder_can_be_resumed(offline, tmp_path):
+    folder, *_ = offline
+    copy = shutil.copytree(folder, tmp_path / "copy", symlinks=True)
+    assert run_folder.find(str(copy), "", None) == copy
 
 
 @pytest.mark.long
