@@ -41,6 +41,8 @@ def main(argv: Sequence[str]) -> int:
     places = [formats.as_place(place) for place in parser.parse(argv).runs]
     if not places:
         raise BadInput("tasks: name a folder, as in python -m runner tasks level1")
+    if missing := [place for place in places if not (formats.is_place(place) or os.path.isfile(place))]:
+        raise BadInput(f"tasks {missing[0]}: there is no such folder or file; name one with tasks, as in level1")
     paths = [path for place in places for path in (formats.find(place) if formats.is_place(place) else [place])]
     gpu = max((gpu.memory_bytes for gpu in gpus.visible()), default=0)
     memory = gpu or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

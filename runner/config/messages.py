@@ -94,13 +94,15 @@ def _no_override(error: OverrideParseException, words: Sequence[str]) -> str:
     if evaluating:  # 'range(a,b)': mismatch type argument start: ...
         return f"{word}: {reason.partition(': ')[2].splitlines()[0]}"
     key, _, value = word.partition("=")
-    if value.startswith("=") or re.search(r"\s[\w.]+=", word):
+    if value.startswith("=") or any(map(is_field, re.findall(r"\s([\w.]+)=", word))):
         return f"{word}: two equals signs; write {re.sub('==+', '=', word)}" + ", without the quotes" * (" " in word)
     if re.fullmatch(r"\(.*\)|\{[^:]*\}", value):
         return f"{word}: no list has such brackets; write {key}={value[1:-1]} -m to sweep, or '{key}=[{value[1:-1]}]'"
     if "" in map(str.strip, value.split(",")):
         return f"{word}: there is nothing before or after a comma; remove that comma"
-    return f"{word}: cannot be parsed; close its brackets, or quote the value within quotes: \"{key.strip()}='...'\""
+    remedy = "close its brackets, or quote" if re.search(r"[][(){}]", value) else "quote"
+    quoted = "..." if re.search("[\"'`$\\\\]", value) else value.strip()
+    return f"{word}: cannot be parsed; {remedy} the value within quotes: \"{key.strip()}='{quoted}'\""
 
 
 def _split_by_spaces(word: str, words: Sequence[str]) -> str:

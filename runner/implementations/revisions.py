@@ -137,7 +137,10 @@ def _unresolved(rev: str, worktree: Path, stderr: str) -> str:
         return f"{worktree} belongs to another user; allow it: git config --global --add safe.directory {worktree}"
     if _git(worktree, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
         return f"{worktree} is a shallow clone without this revision; {ASK}"
-    names = ["HEAD", *_git(worktree, "for-each-ref", "--format=%(refname:short)").stdout.split()]
+    head = [] if _git(worktree, "rev-parse", "--verify", "HEAD").returncode else ["HEAD"]
+    names = [*head, *_git(worktree, "for-each-ref", "--format=%(refname:short)").stdout.split()]
+    if not names:
+        return f"{worktree} has no commit yet; commit the files that are to be compared"
     near = get_close_matches(rev, names, 1)
     meant = f"did you mean {near[0]}, or is it new on a remote? Then" if near else "if it is new on a remote,"
     return f"no such revision in {worktree}; {meant} run git fetch first"

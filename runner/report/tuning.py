@@ -22,9 +22,11 @@ def describe(contest: Contest, names: Names) -> list[str]:
         reason = max(reasons, key=lambda reason: len(reasons[reason]), default="not measured")
         return [printable(f"tune: {names.heading(contest.default)}: no candidate has a time: {reason}")]
     name = names.impl(contest.fastest)
-    lines = [f"tune: {names.heading(contest.default)}: {name}, the fastest of {len(contest.cases)}"]
+    tied = [names.impl(case) for case in contest.left if case.key != contest.fastest.key]
+    rank = "among the fastest" if tied else "the fastest"
+    lines = [f"tune: {names.heading(contest.default)}: {name}, {rank} of {len(contest.cases)}"]
     lines.append(f"  {_gain(contest, names)}")
-    if tied := [names.impl(case) for case in contest.left if case.key != contest.fastest.key]:
+    if tied:
         lines.append(f"  cannot be told from it: {', '.join(tied)}")
     for reason, failed in reasons.items():
         lines.append(f"  left out: {', '.join(names.impl(case) for case, _ in failed)}: {reason}")

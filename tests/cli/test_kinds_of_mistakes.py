@@ -21,6 +21,11 @@ KINDS = {  # the words → the next step
     "a list of workloads": ("workload=[gelu,softmax] -m", "workload=gelu,softmax -m"),
     "an open bracket": ("columns=[time_us", "close its brackets"),
     "two equals signs": ("workload==gelu", "write workload=gelu"),
+    "a path with an equals sign": ("impl=file impl.path=lr=1/k.py:gelu", "\"impl.path='lr=1/k.py:gelu'\""),
+    "a path with a space and an equals sign": (
+        "'impl.path=my lr=1,2/k.py:f'",
+        "\"impl.path='my lr=1,2/k.py:f'\"",
+    ),
     "spaces around the equals sign": ("workload = gelu", "workload=..."),
     "a colon for the equals sign": ("workload:gelu", "as in workload=gelu"),
     "two words in one pair of quotes": ("'workload=gelu workload.rows=3'", "write workload=gelu workload.rows=3"),

@@ -74,6 +74,11 @@ def test_modules_of_the_folder_with_names_of_others_are_in_nobodys_way(cold, tab
     assert table({"1_norm.py": FILES["1_norm.py"]})["1_norm.py"].endswith(" rows=2 width=1024")
 
 
+def test_a_folder_that_is_not_there_is_no_task():
+    with pytest.raises(BadInput, match=r"^tasks nowhere: there is no such folder or file; name one with tasks"):
+        tasks.main(["nowhere"])
+
+
 def test_without_a_folder_it_says_what_to_type():
     with pytest.raises(BadInput, match="name a folder, as in python -m runner tasks level1"):
         tasks.main([])

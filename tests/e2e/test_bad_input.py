@@ -127,7 +127,7 @@ MISTAKES = {
     "a broken list": (["workload.cols=[1,2"], "workload.cols=[1,2: cannot be parsed; close its brackets, or quote"),
     "letters that want quotes": (
         ["output_dir=/tmp/été"],
-        "output_dir=/tmp/été: cannot be parsed; close its brackets, or quote the value within quotes: \"output_dir='",
+        "output_dir=/tmp/été: cannot be parsed; quote the value within quotes: \"output_dir='/tmp/été'\"",
     ),
     "a sweep of words": (["workload.cols=range(a,b)", "-m"], "workload.cols=range(a,b): mismatch type argument start"),
     "a sweep without end": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def test_the_fastest_argument_is_found_and_its_experiment_written(command, tmp_p
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     *_, by_fields, by_name = found = done.stdout.splitlines()
-    assert "tune: add: file(times=1), the fastest of 3" in found
+    # "among" where the machine is too busy for the race to drop the default
+    assert re.search(r"^tune: add: file\(times=1\), (among )?the fastest of 3$", done.stdout, re.MULTILINE)
     assert done.stdout.count("add on cpu") == 1
     assert "  left out: file(times=99): error: ValueError: too often" in found
     assert "impl.path=k.py:add impl.args.times=1 " in by_fields

@@ -54,7 +54,7 @@ def test_what_dropped_out_of_the_race_or_failed_is_not_left_and_the_gain_is_meas
     again = [confirming(case, 1, 1) for case in (after.default, after.fastest)]
     done = confirm(after, 1, *measured(again, {None: 20.0, 128: 10.0}))
     assert describe(done, names) == [
-        "tune: add: triton(BLOCK=128), the fastest of 4",
+        "tune: add: triton(BLOCK=128), among the fastest of 4",
         "  2.000x (1.992 to 2.009) the speed of triton, measured again",
         "  cannot be told from it: triton(BLOCK=64)",
         "  left out: triton(BLOCK=256): build_failed: out of shared memory",
@@ -65,7 +65,8 @@ def test_what_dropped_out_of_the_race_or_failed_is_not_left_and_the_gain_is_meas
 def test_where_nothing_is_faster_there_is_nothing_to_pin_and_without_times_there_is_no_winner(contest):
     names = Names(contest.cases)
     best = raced(contest, {None: 10.0, 64: 20.0, 128: 20.0, 256: 20.0}, dropped=[64, 128, 256])
-    assert "  that is its default: there is nothing to pin" in describe(confirm(best, 1, [], []), names)
+    said = describe(confirm(best, 1, [], []), names)
+    assert said[:2] == ["tune: add: triton, the fastest of 4", "  that is its default: there is nothing to pin"]
     none = raced(contest, dict.fromkeys((None, 64, 128, 256)))
     assert describe(none, names) == ["tune: add: no candidate has a time: build_failed: out of shared memory"]
 

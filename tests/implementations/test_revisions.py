@@ -326,6 +326,13 @@ def test_a_revision_without_the_file_is_said_in_the_row(repository):
     )
 
 
+def test_a_repository_without_a_commit_has_no_revisions(tmp_path):
+    empty = Repository(tmp_path / "empty")
+    empty.write({"k.py": KERNEL, "helper.py": ""})
+    with pytest.raises(BadInput, match=r"^impl\.rev=HEAD: \S+/empty has no commit yet; commit the files"):
+        impls(empty, "impl.rev=HEAD")
+
+
 def test_a_file_that_was_deleted_since_can_still_be_run(repository):
     (repository.folder / "k.py").unlink()
     (choice,) = impls(repository, "impl.rev=HEAD")
