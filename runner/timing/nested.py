@@ -1,10 +1,13 @@
-"""Nested values: what tuples, lists, mappings, dataclasses and modules hold, each leaf with its path."""
+"""Nested values: what tuples, lists, mappings, modules and objects hold, each leaf with its path."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,7 +19,8 @@ Path = str  # how an expression reaches a leaf from the whole: ``["past"][0].key
 def leaves(value: object) -> Iterator[tuple[Path, object]]:
     """Yield each leaf of ``value`` with its path, in order: tensors, numbers, strings, None and unknown objects.
 
-    Mappings, lists, tuples, named tuples and dataclasses are walked. A module yields its parameters and buffers by
+    Mappings, lists, tuples, dataclasses and objects of a caller's classes, such as a cache of keys and values, are
+    walked, unless an object holds itself. A module yields its parameters and buffers by
     their names. An array of numpy becomes a tensor over its memory, and one of its numbers a number.
     """
     yield from ((path, of_array(leaf) if is_array(leaf) else leaf) for path, leaf in plain_leaves(value))
@@ -72,7 +76,7 @@ def holders(value: object) -> list[Any]:
     for _, part in parts(value):
         if isinstance(part, dict | list):
             found.append(part)
-        elif dataclasses.is_dataclass(part) and not isinstance(part, type) and hasattr(part, "__dict__"):
+        elif hasattr(part, "__dict__") and not isinstance(part, torch.nn.Module) and _children(part) is not None:
             found.append(vars(part))
     return found
 
@@ -160,8 +164,12 @@ def _mapped(replace: Callable[[Any], Any], value: Any) -> Any:
         if hasattr(value, "_fields"):
             return type(value)(*items)
         return items if type(value) is list else _of_type(value, items)
-    fields = {field.name: _mapped(replace, getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return dataclasses.replace(value, **fields)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _mapped(replace, getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    copied = copy.copy(value)
+    vars(copied).update({name: _mapped(replace, child) for name, child in vars(value).items()})
+    return copied
 
 
 def _of_type(value: Any, changed: Any) -> Any:
@@ -185,4 +193,25 @@ def _children(value: object) -> Iterator[tuple[str, object]] | None:
         return ((f"[{place}]", child) for place, child in enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+    if _is_object(value) and not _holds_itself(value):
+        return ((f".{name}", child) for name, child in vars(value).items())
     return None
+
+
+def _is_object(value: object) -> bool:
+    """Return whether ``value`` has attributes and is of a caller's class, such as a cache of keys and values."""
+    if isinstance(value, type | Tensor) or callable(value) or is_array(value) or not hasattr(value, "__dict__"):
+        return False
+    package = type(value).__module__.partition(".")[0]
+    return isinstance(value, SimpleNamespace) or package not in {"torch", "numpy", *sys.stdlib_module_names}
+
+
+def _holds_itself(value: object, above: frozenset[int] = frozenset()) -> bool:
+    """Return whether an object is among what it holds, so that there is no end to a walk."""
+    if isinstance(value, Mapping):
+        held: Iterable[object] = value.values()
+    elif isinstance(value, list | tuple):
+        held = value
+    else:
+        held = vars(value).values() if _is_object(value) else ()
+    return id(value) in above or any(_holds_itself(child, above | {id(value)}) for child in held)

@@ -279,6 +279,53 @@ def test_a_number_in_an_argument_is_compared_and_set_back(clock, held):
     assert str(held) == before
 
 
+class Cache:
+    """Keys of earlier calls, in an object as Hugging Face's caches are."""
+
+    def __init__(self):
+        self.keys = []
+
+    def grown(self, key):
+        self.keys[:] = [torch.cat([*self.keys, key])]
+        return self.keys[0]
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_an_object_is_compared_and_set_back(clock, filled):
+    def attends(cache, x):
+        return softmax(cache.grown(x) @ x.T)
+
+    def stores_twice(cache, x):
+        y = attends(cache, x)
+        cache.grown(x)
+        return y
+
+    def stores_nothing(cache, x):
+        return softmax(torch.cat([*cache.keys, x]) @ x.T)
+
+    cache = Cache()
+    cache.keys += [X.clone()] if filled else []
+    functions = {"right": attends, "twice": stores_twice, "nothing": stores_nothing}
+    result = bench(functions, cache, X, check=attends)
+    assert [one.correct for one in result] == [True, False, False]
+    assert result["nothing"].timing.reason == "it does not change cache.keys[0], as the reference does"
+    assert len(cache.keys) == filled
+    assert all(torch.equal(key, X) for key in cache.keys)
+
+
+def test_an_object_that_is_returned_is_compared(clock):
+    def caches(by):
+        def function(x):
+            cache = Cache()
+            return cache.grown(x * by) * 1, cache
+
+        return function
+
+    result = bench({"right": caches(2), "wrong": lambda x: (x * 2, caches(3)(x)[1])}, X, check=caches(2))
+    assert [one.correct for one in result] == [True, False]
+    assert result["wrong"].timing.reason.startswith("[1].keys[0]: ")
+
+
 def test_backward_gives_the_gradients_and_leaves_none(clock):
     w = torch.ones(10, requires_grad=True)
     linear = torch.nn.Linear(10, 3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,6 +26,13 @@ class Record:
     count: int
 
 
+class Cache:
+    """An object that is no dataclass, as Hugging Face's caches are."""
+
+    def __init__(self, *keys: Any) -> None:
+        self.keys, self.seen = [*keys], len(keys)
+
+
 X, Y = torch.zeros(2), torch.ones(3)
 
 
@@ -35,6 +44,8 @@ X, Y = torch.zeros(2), torch.ones(3)
         ({"past": ((X, Y),)}, ['["past"][0][0]', '["past"][0][1]']),
         (Pair(X, [Y, None]), [".left", ".right[0]", ".right[1]"]),
         (Record({"a": 1}, 2), ['.keys["a"]', ".count"]),
+        (Cache(X, Cache()), [".keys[0]", ".keys[1].seen", ".seen"]),
+        (SimpleNamespace(x=X), [".x"]),
         ({3: "word"}, ["[3]"]),
         (torch.nn.Linear(2, 3), [".weight", ".bias"]),
         ((), []),
@@ -44,11 +55,18 @@ def test_each_leaf_has_its_path(value, paths):
     assert [path for path, _ in leaves(value)] == paths
 
 
+def test_an_object_that_holds_itself_or_is_of_a_library_is_one_leaf():
+    cache = Cache(X)
+    cache.keys.append({"parent": cache})
+    for value in (cache, torch.Generator(), threading.Thread(), len):
+        assert [*leaves(value)] == [("", value)]
+
+
 def test_a_tensor_occurs_once_under_its_first_path():
     assert [*named_tensors({"a": X, "b": [X, Y]})] == ['["a"]', '["b"][1]']
 
 
-@pytest.mark.parametrize("value", [[X], (X,), {"a": X}, OrderedDict(a=X), Pair(X, 1), Record(X, 1)])
+@pytest.mark.parametrize("value", [[X], (X,), {"a": X}, OrderedDict(a=X), Pair(X, 1), Record(X, 1), Cache(X)])
 def test_mapped_keeps_the_types_and_changes_nothing_given(value):
     changed = mapped(lambda tensor: tensor + 1, value)
     assert type(changed) is type(value)
