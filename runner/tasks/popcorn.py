@@ -58,8 +58,12 @@ def text_of(path: Path, tree: ast.Module) -> str:
         for name in ("tests", "benchmarks")
     }
     first = next((case for cases in sets.values() for case in cases), {})
-    taken = [each.arg for each, _ in parameters(functions["generate_input"])] if "generate_input" in functions else []
-    given = [f"{name}={name}" for name in [*first, *({"seed"} & {*taken})]]
+    made_by = functions.get("generate_input")
+    taken = {each.arg: default for each, default in parameters(made_by)} if made_by else {}
+    if unknown := [name for name, default in taken.items() if not default and name not in {*first, "seed"}]:
+        why = "; tasks for several GPUs do not run" * ("rank" in unknown)
+        raise ValueError(f"generate_input needs {', '.join(unknown)}, which no test of {path.name} gives{why}")
+    given = [f"{name}={name}" for name in [*first, *({"seed"} & taken.keys())]]
     fields = "".join(f"{name}={value!r}, " for name, value in first.items())
     filled = {name: cases for name, cases in sets.items() if cases}
     return ONE_FILE.format(fields=fields, given=", ".join(given), sets=filled)

@@ -135,6 +135,11 @@ def test_a_check_that_returns_a_bool_alone_is_refused(task):
         ("task.yml", "tests: [", "not valid YAML: "),
         ("reference.py", "def ref_kernel(data): ...", "reference.py defines no generate_input, check_implementation"),
         ("reference.py", "def (", "line 1: invalid syntax"),
+        (
+            "reference.py",
+            REFERENCE.replace("(size", "(rank, length, size"),
+            r"generate_input needs rank, length, which no test of task\.yml gives; tasks for several GPUs do not",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(task, name, text, message):
