@@ -140,7 +140,10 @@ class CnnStep(Workload):
         raise NotImplementedError
 
     def expected_outputs(self, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Outputs:
-        """Return what judges the parameters after all steps, and before and after some of them."""
+        """Return what judges the parameters after all steps, and before and after some of them.
+
+        A check takes the time of half a training of 100 steps or more, so ``quick`` judges the first step and the last.
+        """
         from .stepwise import Stepwise
 
         images, targets, *start = (tensor.clone() for tensor in inputs)  # which may change later
@@ -153,7 +156,7 @@ class CnnStep(Workload):
             return after
 
         names = [f"{name}{block}" for block in (1, 2) for name in ("w", "gamma", "beta")] + ["a", "b", "c", "d"]
-        return Stepwise(step, _masters(start), names, self.steps, self.dtype, self.tf32)
+        return Stepwise(step, _masters(start), names, self.steps, self.dtype, self.tf32, quick)
 
     def flops(self) -> int:
         """2 for each term of convolutions and products, forward, and twice that backward, all times ``steps``.

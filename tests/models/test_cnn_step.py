@@ -62,6 +62,18 @@ def test_a_step_with_another_batch_or_rate_or_without_a_part_of_the_update_is_wr
     assert not expected.check_tensors(outputs[1:]).compared
 
 
+@pytest.mark.parametrize(("steps", "quick", "seen"), [(5, False, {0, 2, 4}), (5, True, {0, 4}), (1, True, {0})])
+def test_quick_leaves_out_the_step_in_the_middle(make, monkeypatch, steps, quick, seen):
+    workload, inputs = make("cnn_step", dtype="float32", **SIZES | {"steps": steps, "lr": 0.1})
+    faster, _ = make("cnn_step", dtype="float32", **SIZES | {"steps": steps, "lr": 0.11})
+    judged, of_step = [], stepwise.Stepwise._expected
+    monkeypatch.setattr(stepwise.Stepwise, "_expected", lambda *args: judged.append(args[1]) or of_step(*args))
+    expected = workload.expected_outputs(inputs, quick=quick)
+    assert expected.check(trained(workload, inputs)).correct
+    assert set(judged) == seen
+    assert not expected.check(trained(faster, inputs)).correct
+
+
 def test_the_first_step_one_in_the_middle_and_the_last_are_judged():
     assert [stepwise.judged(steps) for steps in (1, 2, 3, 100)] == [[0], [0, 1], [0, 1, 2], [0, 50, 99]]
     assert [stepwise.kept(steps) for steps in (1, 2, 3, 100)] == [[], [1], [1, 2], [1, 50, 51, 99]]
