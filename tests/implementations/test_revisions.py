@@ -75,7 +75,6 @@ def impls(repository: Repository, *words: str, path: str = "k.py:f") -> list[Cho
     file = f"impl.path={repository.folder}/{path}"
     line = ["workload=gelu", "workload.rows=2", "workload.cols=4", "device=cpu", "impl=file", file, *words, "-m"]
     plan = config.plan(line)
-    assert plan is not None
     return list({case.impl.text: case.impl for case in plan.cases}.values())
 
 
@@ -162,7 +161,6 @@ def test_a_file_with_a_name_of_its_own_has_revisions(repository, tmp_path):
     (tmp_path / "mine" / "impl" / "quick.yaml").write_text(f"name: quick\npath: {repository.folder}/k.py:f\n")
     words = ["workload=gelu", "workload.rows=2", "workload.cols=4", "device=cpu", f"--config-dir={tmp_path}/mine"]
     plan = config.plan([*words, "impl=torch,quick", "impl.rev=HEAD~1,worktree", "-m"])
-    assert plan is not None
     labels = Labels(case.impl for case in plan.cases)
     assert [labels.label(case.impl) for case in plan.cases] == ["torch", "quick@HEAD~1", "quick@worktree"]
     assert [factor(case.impl) for case in plan.cases[1:]] == [2, 5]
@@ -294,7 +292,6 @@ def test_compiled_and_cudagraph_wrap_a_revision(repository):
     path = f"impl.of={repository.folder}/k.py:f"
     line = ["workload=gelu", "workload.rows=2", "workload.cols=4", "device=cpu", "impl=compiled", path]
     plan = config.plan([*line, "impl.rev=HEAD~1,worktree", "-m"])
-    assert plan is not None
     old, new = (implementations.build(case.impl).inner.load("gelu") for case in plan.cases)  # type: ignore[attr-defined]
     assert (old(1), new(1)) == (2, 5)
     assert [case.impl.revision for case in plan.cases] == ["HEAD~1", ""]
@@ -425,7 +422,6 @@ def test_an_old_revision_of_the_kernels_lives_beside_the_new_one(tmp_path):
 def test_the_kernels_of_the_last_commit_run_here():
     words = ["workload=gelu", "workload.rows=2", "workload.cols=8", "workload.dtype=float32", "device=cpu"]
     plan = config.plan([*words, "impl=naive,torch", "impl.rev=HEAD,worktree", "-m"])
-    assert plan is not None
     labels = Labels(case.impl for case in plan.cases)
     assert {labels.label(case.impl) for case in plan.cases} == {"naive@HEAD", "naive@worktree", "torch"}
     (choice,) = (case.impl for case in plan.cases if case.impl.revision)

@@ -90,7 +90,6 @@ def sweep(drawn: Sequence[Shape]) -> str:
 def cases(words: Sequence[str], drawn: Sequence[Shape]) -> tuple[dict[Shape, list[CaseRecord]], Labels]:
     """Return the cases of each shape, and the names of their implementations."""
     plan = config.plan([*words, sweep(drawn)])
-    assert plan is not None
     problems: dict[str, list[CaseRecord]] = {}
     for case in plan.cases:  # in the order of the shapes
         problems.setdefault(case.problem, []).append(case)
