@@ -62,7 +62,7 @@ class DeviceQueue:
         self._ranks = ranks
         self._unannounced = False  # the worker has been given ``block[0]``, which no event says yet
         self._started_at, self._started_s = "", 0.0  # start of the case: in UTC, and on the monotonic clock
-        self._oom_kills = 0  # on this machine when the case started
+        self._oom_kills = processes.oom_kills()  # on this machine when the queue, or the last case, started
         self._attempts: Counter[str] = Counter()  # how often each case was given to a worker
         self._failed_starts = 0  # in a row
         self._replica = 0  # of the cases that the worker runs

@@ -419,6 +419,22 @@ def test_workers_that_cannot_be_forked_are_spawned(grid, monkeypatch):
     assert grid("right")["right"].status == "ok"
 
 
+def test_a_worker_killed_while_it_starts_is_not_out_of_memory_for_what_was_killed_before(grid, monkeypatch):
+    fork = Spawner.fork
+
+    def killed(*arguments):
+        os.kill(pid := fork(*arguments), signal.SIGKILL)
+        return pid
+
+    monkeypatch.setattr(local, "SOURCES", (Spawner,))
+    monkeypatch.setattr(Spawner, "fork", killed)
+    monkeypatch.setattr("runner.device.processes.oom_kills", lambda: 26)  # since the system was started
+    with pytest.raises(
+        CannotStart, match="no worker could be started: the worker was killed by SIGKILL in phase start"
+    ):
+        grid("right")
+
+
 def test_if_no_worker_starts_the_error_says_why(grid, monkeypatch):
     monkeypatch.setattr(local, "SOURCES", (Zygote,))
     monkeypatch.setattr(Zygote, "fork", lambda *_: (_ for _ in ()).throw(Gone("CUDA was started before the fork")))
