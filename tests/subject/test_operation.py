@@ -324,6 +324,12 @@ def test_inputs_may_be_sparse(operation, made):
     assert with_sparse_output.check(inputs[0]).unknown.startswith("the reference returns a sparse tensor")
 
 
+def test_a_nested_output_is_not_checked():
+    jagged = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged)
+    judge = Judge(lambda x: x * 2, (jagged,))
+    assert judge.refused == "the reference returns a nested tensor: return its values and offsets"
+
+
 def test_outputs_that_change_after_a_call_has_returned_are_named():
     class Late:
         def check(self, outputs, changed=None):
