@@ -216,6 +216,8 @@ class OwnOperation:
         """Return a module of ``cls``, made as ``model`` was, and whether it has its weights. Raises Unsupported."""
         if not hasattr(self.module, "_built"):
             raise Unsupported(f"{cls.__name__} is a class, which a task with a class Model makes; name a function")
+        init = self.module._init
+        _check_call(cls, *(((), init) if isinstance(init, dict) else (init, {})))
         device, seed = self.__dict__["_made_by"]
         with _seeds(device, seed):
             module = self.module._built(cls, seed)
@@ -356,8 +358,8 @@ def share_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
 
 
 def _check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise TypeError, which says what is given, if ``function`` is a plain one that cannot be called with these."""
-    if isinstance(function, FunctionType) and not hasattr(function, "__signature__"):
+    """Raise TypeError, which says what is given, if a class or a plain function cannot be called with these."""
+    if isinstance(function, FunctionType | type) and not hasattr(function, "__signature__"):
         signature = inspect.signature(function, follow_wrapped=False)
         try:
             signature.bind(*args, **kwargs)

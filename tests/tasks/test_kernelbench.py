@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 
+from runner.implementations import as_function
 from runner.records.bad_input import BadInput
 from runner.records.case import Choice
 from runner.records.schema import build
@@ -133,8 +134,6 @@ def test_a_class_gets_the_weights_if_names_and_shapes_agree(write):
     exec(compile(new.replace("from __future__ import annotations", ""), "new", "exec"), namespace)
 
     def applied(cls):
-        from runner.implementations import as_function
-
         return own.call(as_function(cls), inputs)
 
     same = applied(namespace["New"])
@@ -154,6 +153,21 @@ def test_a_class_gets_the_weights_if_names_and_shapes_agree(write):
     other = applied(Renamed)
     assert other.columns == {"weights": "from the same seed"}
     assert torch.equal(other.run.args[0].linear.weight, own.arguments[0][0].layer.weight)
+
+
+def test_a_class_of_other_arguments_is_told_what_it_gets(write):
+    own = workload(write(TASK))
+    inputs = own.draw_inputs("cpu", 7)
+
+    class New(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+
+        def forward(self, x):
+            return x
+
+    with pytest.raises(TypeError, match=r"^too many positional arguments: New\(\) is called with \(int.*\)$"):
+        own.call(as_function(New), inputs)
 
 
 def test_weights_of_another_type_get_the_values(write):
