@@ -236,10 +236,10 @@ def _number(row: Row, column: str) -> float:
 def _kinds(case: CaseRecord, label: str, device: str) -> Iterator[tuple[str, Kind]]:
     """Yield what similar cases share with ``case``, the most similar first, each with what it is called in BASES.
 
-    ``label``: of its implementation, or REFERENCE, which other workloads do not share.
+    ``label``: of its implementation, or REFERENCE. Other workloads share neither that nor a function of a user's file.
     """
     alike = ((SAME, case.problem), (SAME_WORKLOAD, case.workload.text), (SAME_WORKLOAD, case.workload.name))
-    others = ((OTHER_WORKLOAD, ""),) if label != REFERENCE else ()
+    others = ((OTHER_WORKLOAD, ""),) if label != REFERENCE and "path" not in case.impl.fields else ()
     for kinds in (alike, others):
         for on in dict.fromkeys((device, "")):
             for basis, shared in kinds:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner import config
@@ -72,6 +74,12 @@ def test_the_same_case_is_nearer_than_its_size_and_that_than_its_workload(took):
     )
     assert str(estimate(asked[-1:], folder, ["H200"])) == "unknown: no earlier run"
     assert str(estimate(asked[:1], folder, ["H200"])).endswith(" s (from the same case; 4 rows of 1 earlier runs)")
+
+
+def test_a_function_of_a_file_says_nothing_of_another_workload(took):
+    folder = took((replace(case(workload="add"), impl=Choice("file", {"path": "my_add.py:add"})), "H200", 500.0))
+    other = replace(case(workload="mlp"), impl=Choice("file", {"path": "my_mlp.py:mlp"}))
+    assert estimate([other], folder, ["H200"]).seconds[other.key] is None
 
 
 def test_this_device_is_nearer_than_the_same_case_on_another(took):
