@@ -77,6 +77,9 @@ class _Imported:
                 f"{file.name} ends its process in line {line} while it is imported, before {' and '.join(functions)} "
                 f"is defined (sys.exit({error.code})); put that below {scripts.GUARD}"
             )
+        if isinstance(error, FileNotFoundError) and (file.parent / str(error.filename)).exists():
+            advice = f"one lies beside {file.name}: open it below Path(__file__).parent, or run the command there"
+            return FileNotFoundError(error.errno, f"{error.strerror}; {advice}", error.filename)
         return error
 
 

@@ -255,3 +255,15 @@ def test_a_pointer_of_git_lfs_is_one_sentence(write):
     path = write("k.py", f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n")
     with pytest.raises(Unsupported, match=r"^k\.py is a Git LFS pointer, not the file; git lfs pull$"):
         load(f"{path}:f")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_file_that_is_looked_for_in_another_folder_is_named(tmp_path, beside):
+    source = tmp_path / "reads.py"
+    source.write_text("table = open('table_x.json').read()\ndef mine(x): return x\n")
+    if beside:
+        (tmp_path / "table_x.json").write_text("{}")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match=r"table_x\.json") as raised:
+            loader.load_file(source, functions=("mine",))
+        assert str(raised.value).count("one lies beside reads.py: open it below Path(__file__).parent") == beside
