@@ -30,6 +30,7 @@ PROCESSORS = {
 ITEMSIZE = {"float": 4, "bfloat16": 2, "float16": 2, "double": 8}
 STEP = {"sm_80": 3, "sm_89": 4, "sm_90a": 1}  # every so many of the sizes below
 OLDER = pytest.mark.long
+SAME = pytest.mark.long  # float16 moves as bfloat16 does
 COLS = [8, 3000, 4096, 16_384, 32_768, 40_000, 131_072, 300_000, 65, 50_257, 300_001]
 
 
@@ -94,7 +95,12 @@ def test_what_is_chosen_spills_nothing_and_has_no_float64(folder, arch, dtype, c
 
 
 @pytest.mark.parametrize(
-    ("arch", "dtype"), [pytest.param("sm_80", "float", marks=OLDER), ("sm_90a", "bfloat16"), ("sm_90a", "float16")]
+    ("arch", "dtype"),
+    [
+        pytest.param("sm_80", "float", marks=OLDER),
+        ("sm_90a", "bfloat16"),
+        pytest.param("sm_90a", "float16", marks=SAME),
+    ],
 )
 @pytest.mark.parametrize("cols", [1024, 4096, 16_384, 32_768])
 def test_rows_in_registers_move_16_bytes_at_once(folder, arch, dtype, cols):
@@ -110,7 +116,7 @@ def test_a_cluster_sends_once_and_waits_for_no_memory(folder, dtype):
     assert not [name for name in instructions if name.startswith("MEMBAR")]
 
 
-@pytest.mark.parametrize("dtype", ["float", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float", "bfloat16", pytest.param("float16", marks=SAME)])
 def test_the_ring_moves_16_bytes_at_once_and_tells_a_partial_in_one_store(folder, dtype):
     name = chosen("sm_90a", dtype, 1_048_576).kernel
     instructions, usage = (of(folder, "sm_90a", name.format(T=dtype)) for of in (instructions_of, usage_of))
