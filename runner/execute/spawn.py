@@ -34,6 +34,7 @@ class Zygote:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._log_path: Path | None = None  # None once the process has it
         self._serves = False  # it has answered a request
         self._mark = uuid.uuid4().hex
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -44,13 +45,16 @@ class Zygote:
             self.process = _start(command, [theirs.fileno()], subprocess.DEVNULL, added)  # until it has the log
 
     def begin(self, log_path: Path, preload: Sequence[str], keep: Sequence[int], limit_s: float) -> None:
-        """Send what the process imports before its first fork, its log, and descriptors that workers hold open."""
-        self._limit_s = limit_s
-        with open(log_path, "ab") as log, contextlib.suppress(OSError):  # it has ended: fork raises Gone
-            socket.send_fds(self._control, [json.dumps({"preload": [*preload]}).encode()], [log.fileno(), *keep])
+        """Set what the process imports before its first fork, its log, and descriptors that workers hold open."""
+        self._log_path, self._preload, self._keep, self._limit_s = log_path, preload, keep, limit_s
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
         """Return the process id of a new worker. Raises Gone."""
+        if self._log_path:
+            begin = json.dumps({"preload": [*self._preload]}).encode()
+            with open(self._log_path, "ab") as log_file, contextlib.suppress(OSError):  # it has ended: _ask raises Gone
+                socket.send_fds(self._control, [begin], [log_file.fileno(), *self._keep])
+            self._log_path = None
         answer = self._ask({"fork": dict(environment)}, self._limit_s, [channel, log])
         if "error" in answer:
             raise Gone(f"the zygote could not fork a worker: {answer['error']}")

@@ -18,6 +18,8 @@ from ..tasks.own_file import Pass
 from ..timing import nested
 from ..timing.arguments import Inputs
 
+OF_ONE = 11 / 16  # the gradient of an output of one element
+
 _Forward = tuple[list[Tensor], list[Tensor], list[Tensor]]  # outputs, leaves, gradients of the outputs
 
 
@@ -38,15 +40,16 @@ def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
 def upstream(output: Tensor, layout: Layout = "contiguous") -> Tensor:
     """Return a gradient for ``output``: multiples of 1/16 between -1 and 1, which are exact in every type.
 
-    The numbers depend on the shape alone; in the layout "contiguous" they lie in memory as those of ``output`` do. No
-    mode of torch sees how they are drawn: to the check of a reference, they are an input and nothing random.
+    The gradient of a single number, such as a loss, is not 1, so that a backward pass must read it. The other numbers
+    depend on the shape alone; in the layout "contiguous" they lie in memory as those of ``output`` do. No mode of torch
+    sees how they are drawn: to the check of a reference, they are an input and nothing random.
     """
     gradient = torch.empty_like(output)
     with _disable_current_modes(), torch.no_grad():
         parts = torch.view_as_real(gradient) if gradient.is_complex() else gradient
         generator = torch.Generator(output.device).manual_seed(0)
         drawn = torch.randint(-16, 17, parts.shape, generator=generator, device=output.device)
-        parts.copy_(drawn.to(torch.float32) / 16)
+        parts.copy_(drawn.to(torch.float32) / 16 if output.numel() > 1 else torch.full_like(parts, OF_ONE))
     return laid_out(gradient, layout)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ from .nested import returned_tensors
 
 RARE = 1024  # one of so many elements changes when few of them do
 ALONE = 8  # so many inputs are also changed alone
+ALONE_S = 0.5  # but none after so many seconds: a call may take long on a CPU
 UNCHANGED = "the outputs did not change with the inputs"
 AGAIN = "the outputs of an earlier call were returned again, although they had been overwritten"
 
@@ -66,7 +68,10 @@ def _kept_of_one(call: Call, inputs: Sequence[Tensor], originals: Sequence[Tenso
     def is_kept(outputs: Sequence[Tensor]) -> bool:
         return not ranks.current.any(len(outputs) != len(before) or not all(map(same_bits, before, outputs)))
 
+    began = time.perf_counter()
     for x, original in [*zip(inputs, originals, strict=True)][:ALONE]:
+        if ranks.current.any(time.perf_counter() - began > ALONE_S):
+            break
         numbers = _numbers(x)
         with _changed(call, [numbers], [original], _halve_and_reverse) as after:
             if not is_kept(after):

@@ -216,6 +216,31 @@ def seen(x): return Seen.apply(x)
     assert mine.module.Seen.strides == [(strides, layout == "offset")]
 
 
+@pytest.mark.parametrize("reduced", ["x.sin().sum()", "x.sin().mean((0, 1), keepdim=True)", "x.sin().sum(0)"])
+def test_a_backward_pass_that_ignores_the_gradient_of_the_output_is_wrong(operation, reduced):
+    text = f"""
+import torch
+class Ignores(torch.autograd.Function):
+    def forward(context, x):
+        context.save_for_backward(x)
+        return reference(x)
+    def backward(context, dy):
+        (x,) = context.saved_tensors
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(reference(leaf).sum(), leaf)[0]
+Ignores.forward, Ignores.backward = map(staticmethod, (Ignores.forward, Ignores.backward))
+def inputs(rows=3, cols=5): return torch.randn(rows, cols)
+def reference(x): return {reduced}
+def ignores(x): return Ignores.apply(x)
+"""
+    mine = operation(text, pass_="bwd")
+    inputs = mine.draw_inputs("cpu", 0)
+    expected = mine.expected_outputs(inputs)
+    assert expected.check(mine.call(mine.module.reference, inputs).run()).correct
+    assert not expected.check(mine.call(mine.module.ignores, inputs).run()).correct
+
+
 @pytest.mark.parametrize("pass_", ["fwd", "bwd", "fwd_bwd"])
 def test_inputs_by_name_have_gradients_too(operation, pass_):
     mine = operation(NAMED, pass_=pass_)
