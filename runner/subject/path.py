@@ -22,10 +22,10 @@ from ..timing.correctness import CheckResult, Outputs, repeats
 from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
 from ..timing.unwritten import fill_cached, filled
+from .operation import FileCheck
 from .recompiles import compilations, recompiles
 
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
-NO_MEMORY = torch.empty(0)  # in place of a tensor of which only the place counts
 FURTHER_CALLS = {"cpu": 0, "cuda": 2}  # torch.compile with CUDA graphs warms up and records before it replays
 
 
@@ -90,7 +90,9 @@ def checked(
         columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))
     call.restore()
     if not reason and ranks.current.any(tensors(outputs)):
-        judge = partial(_judged, nested.mapped(lambda _: NO_MEMORY, outputs), returned_paths(outputs))
+        # For check() alone: a reference would also be compared with the numbers that the first call returned.
+        like = _like(outputs) if isinstance(expected, FileCheck) else None
+        judge = partial(_judged, like, returned_paths(outputs))
         call = replace(
             call,
             judge=lambda outputs: _checked_twice(lambda: judge(expected, outputs)).reason,
@@ -101,11 +103,20 @@ def checked(
 
 def _judged(like: object, paths: Sequence[str], expected: Outputs, outputs: Sequence[Any]) -> CheckResult:
     """Check the tensors that a further call returned, in a result ``like`` the first one, which had ``paths``."""
-    try:
-        whole = nested.refilled(like, outputs)
-    except ValueError:
-        return expected.check_tensors(outputs, paths)
-    return expected.check(whole)
+    if like is not None:
+        try:
+            whole = nested.refilled(like, outputs)
+        except Exception:  # other tensors than the first call returned, or a class that is not made so
+            return expected.check_tensors(outputs, paths)
+        return expected.check(whole)
+    return expected.check_tensors(outputs, paths)
+
+
+def _like(outputs: object) -> object:
+    """Return ``outputs`` with tensors of the same shapes that take no memory; None if its classes refuse them."""
+    with suppress(Exception):
+        return nested.mapped(lambda tensor: torch.empty((), dtype=tensor.dtype).expand(tensor.shape), outputs)
+    return None
 
 
 def _checked_twice(check: Callable[[], CheckResult]) -> CheckResult:

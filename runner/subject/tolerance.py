@@ -209,7 +209,7 @@ class Judge:
         unchanged = {
             name
             for name, leaf in now.items()
-            if (_place(leaf) not in touched if isinstance(leaf, Tensor) else leaf == self._numbers.get(name))
+            if (_place(leaf) not in touched if isinstance(leaf, Tensor) else _is_left(self._numbers.get(name), leaf))
         }
         known, stale = self._changed or (), list[Path]()
         given |= {name: now[name] for name in known if name in now}
@@ -600,8 +600,8 @@ def _detached(leaf: object) -> object:
 
 
 def _tensor(leaf: object) -> object:
-    """Return a number as a tensor without dimensions."""
-    if isinstance(leaf, bool | int | float | complex):
+    """Return a number as a tensor without dimensions, but for integers that no type of torch can hold."""
+    if isinstance(leaf, float | complex) or (isinstance(leaf, int) and -(2**63) <= leaf < 2**63):
         return torch.tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
     return leaf
 
@@ -649,8 +649,11 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 def _is_left(before: object, after: object) -> bool:
     """Return whether an argument holds what it held; in a run in float64, a tensor of another type."""
-    was, now = _tensor(before), _tensor(after)
-    return isinstance(was, Tensor) and isinstance(now, Tensor) and same_bits(now.to(was.dtype), was)
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        return same_bits(after.to(before.dtype), before)
+    if isinstance(before, Tensor) or isinstance(after, Tensor):
+        return False
+    return before == after or (before != before and after != after)  # NaN
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:
@@ -662,7 +665,8 @@ def _unequal(expected: object, leaf: object) -> str:
     """Return how a value that is not a number differs from the reference's: objects of unknown types by their type."""
     if isinstance(expected, Tensor):
         return misfit(leaf, expected, expected.dtype)
-    if isinstance(expected, str | bytes | torch.dtype | torch.device) and leaf != expected:
+    exact = isinstance(expected, int) and not isinstance(_tensor(expected), Tensor)
+    if (exact or isinstance(expected, str | bytes | torch.dtype | torch.device)) and leaf != expected:
         return f"{leaf!r} where {expected!r} is expected"
     numbers = (bool, int, float, complex)
     if isinstance(expected, numbers) and (isinstance(leaf, numbers) or (isinstance(leaf, Tensor) and not leaf.ndim)):

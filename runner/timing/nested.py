@@ -161,22 +161,29 @@ def _mapped(replace: Callable[[Any], Any], value: Any) -> Any:
         return changed if type(value) is dict else _of_type(value, changed)
     if isinstance(value, list | tuple):
         items = [_mapped(replace, child) for child in value]
-        if hasattr(value, "_fields"):
-            return type(value)(*items)
+        if hasattr(value, "_make"):
+            return value._make(items)
         return items if type(value) is list else _of_type(value, items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _mapped(replace, getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
-    copied = copy.copy(value)
-    vars(copied).update({name: _mapped(replace, child) for name, child in vars(value).items()})
-    return copied
+    if not dataclasses.is_dataclass(value):
+        copied = copy.copy(value)
+        vars(copied).update({name: _mapped(replace, child) for name, child in vars(value).items()})
+        return copied
+    fields = {field.name: _mapped(replace, getattr(value, field.name)) for field in dataclasses.fields(value)}
+    given = {field.name: fields[field.name] for field in dataclasses.fields(value) if field.init}
+    try:
+        made = dataclasses.replace(value, **given)  # type: ignore[type-var]
+    except Exception:  # it needs an InitVar, which it does not keep, or takes no such values
+        made = copy.copy(value)
+    for name, part in fields.items():
+        object.__setattr__(made, name, part)
+    return made
 
 
 def _of_type(value: Any, changed: Any) -> Any:
     """Return ``changed`` as an object of the class of ``value``; a class that cannot be made so stays a plain one."""
     try:
         return type(value)(changed)
-    except TypeError:
+    except Exception:
         return changed
 
 

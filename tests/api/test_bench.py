@@ -8,7 +8,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from itertools import count
 
@@ -279,6 +279,17 @@ def test_a_number_in_an_argument_is_compared_and_set_back(clock, held):
     assert str(held) == before
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 0.5), (True, 2), (1.0, math.nan), (2**70, 2**70 + 1)])
+def test_any_change_of_a_number_is_noticed(clock, before, after):
+    def sets(held, x):
+        held["step"] = after
+        return x * 2
+
+    result = bench({"sets": sets, "leaves": lambda held, x: x * 2}, {"step": before}, X, check=sets)
+    assert [one.correct for one in result] == [True, False]
+    assert result["leaves"].timing.reason == 'it does not change held["step"], as the reference does'
+
+
 class Cache:
     """Keys of earlier calls, in an object as Hugging Face's caches are."""
 
@@ -311,6 +322,37 @@ def test_an_object_is_compared_and_set_back(clock, filled):
     assert result["nothing"].timing.reason == "it does not change cache.keys[0], as the reference does"
     assert len(cache.keys) == filled
     assert all(torch.equal(key, X) for key in cache.keys)
+
+
+@dataclass
+class Scaled:
+    """A result whose class takes no other shapes, and sets a field itself."""
+
+    y: torch.Tensor
+    scale: InitVar[int]
+    rows: int = field(init=False)
+
+    def __post_init__(self, scale):
+        self.rows, _ = self.y.shape
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: Scaled(x * 2, 2),
+        lambda x: (torch.arange(len(x)), x.sum().item()),  # the number changes with the inputs, the tensor does not
+    ],
+)
+def test_a_result_with_more_than_tensors_is_right(clock, function):
+    x = torch.randn(7, 10, generator=torch.Generator().manual_seed(3))
+    assert bench(function, x, check=function).row.metrics["correct"] is True
+
+
+def test_an_argument_whose_class_takes_no_copy_of_its_fields_is_right(clock):
+    def function(scaled):
+        return softmax(scaled.y) * scaled.rows
+
+    assert bench(function, Scaled(X, 2), check=function).row.metrics["correct"] is True
 
 
 def test_an_object_that_is_returned_is_compared(clock):
