@@ -131,6 +131,7 @@ def check_outputs(outputs: Sequence[object], expected: Sequence[Expected], dtype
     return result
 
 
+@unpatched()
 def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
     """Return what keeps ``output`` from being a plain tensor of ``dtype`` and of the shape and device of ``value``."""
     if not isinstance(output, Tensor) or type(output) not in PLAIN:

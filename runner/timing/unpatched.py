@@ -19,14 +19,20 @@ def unpatched() -> Iterator[None]:
     What runs there calls methods of tensors alone, since functions such as ``torch.add`` may be replaced too.
     """
     found = dict(vars(TENSOR))
-    changed = [name for name in {*found, *OWN} if found.get(name) is not OWN.get(name)]
-    changed = [name for name in changed if name in OWN or hasattr(torch._C.TensorBase, name)]  # others may be in use
-    _set(changed, OWN)
+    names = replaced_methods()
+    _set(names, OWN)
     try:
         with torch._C.DisableTorchFunction():
             yield
     finally:
-        _set(changed, found)
+        _set(names, found)
+
+
+def replaced_methods() -> list[str]:
+    """Return the names of torch's own attributes of tensors that are not as they were, in order."""
+    found = vars(TENSOR)
+    changed = [name for name in {*found, *OWN} if found.get(name) is not OWN.get(name)]
+    return sorted(name for name in changed if name in OWN or hasattr(torch._C.TensorBase, name))  # others are additions
 
 
 def _set(names: list[str], methods: Mapping[str, Any]) -> None:

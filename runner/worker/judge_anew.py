@@ -16,6 +16,7 @@ from ..device import tools
 from ..measure import MeasureContext, result
 from ..records.case import CaseRecord
 from ..timing.nested import returned_paths, returned_tensors
+from ..timing.unpatched import unpatched
 from .problem import ProblemState
 
 LIMIT_S = 300.0
@@ -29,7 +30,8 @@ def judge_anew(case: CaseRecord, outputs: object, program: str) -> Mapping[str, 
     with tempfile.TemporaryDirectory() as name:
         context = MeasureContext("", case, Path(name), program=program)
         saved = context.folder / "outputs.pickle"
-        saved.write_bytes(pickle.dumps((returned_paths(outputs), [*map(_saved, returned_tensors(outputs))])))
+        with unpatched(), saved.open("wb") as file:
+            pickle.dump((returned_paths(outputs), [*map(_saved, returned_tensors(outputs))]), file)
         ended = tools.run_tool(context.command(judge=str(saved)), context.folder / "log", LIMIT_S)
         written = result(context.folder)
     if ended.timed_out:

@@ -708,6 +708,15 @@ def test_a_patched_operator_of_torch_changes_no_judgement(monkeypatch):
     assert not correct
 
 
+def test_an_empty_output_that_claims_a_shape_is_wrong(monkeypatch):
+    args = inputs_of(softmax, torch.float32)
+    judge, shape = Judge(softmax, args), args[0].shape
+    monkeypatch.setattr(Tensor, "shape", property(lambda self: shape))
+    reason = judge.check(torch.empty(0)).reason
+    monkeypatch.undo()
+    assert reason.startswith("the output: shape (0,) where")
+
+
 def test_no_compiler_is_imported():
     code = (
         "import sys, torch; from runner.subject.tolerance import Judge; from runner.timing import unfinished\n"
