@@ -7,12 +7,14 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+DEEPEST, MOST_LEAVES = 50, 10_000  # of an object of a caller's class that is walked
 Path = str  # how an expression reaches a leaf from the whole: ``["past"][0].keys``; "" is the whole itself
 
 
@@ -20,7 +22,7 @@ def leaves(value: object) -> Iterator[tuple[Path, object]]:
     """Yield each leaf of ``value`` with its path, in order: tensors, numbers, strings, None and unknown objects.
 
     Mappings, lists, tuples, dataclasses and objects of a caller's classes, such as a cache of keys and values, are
-    walked, unless an object holds itself. A module yields its parameters and buffers by
+    walked, unless an object holds itself or very many others. A module yields its parameters and buffers by
     their names. An array of numpy becomes a tensor over its memory, and one of its numbers a number.
     """
     yield from ((path, of_array(leaf) if is_array(leaf) else leaf) for path, leaf in plain_leaves(value))
@@ -165,7 +167,7 @@ def _mapped(replace: Callable[[Any], Any], value: Any) -> Any:
             return value._make(items)
         return items if type(value) is list else _of_type(value, items)
     if not dataclasses.is_dataclass(value):
-        copied = copy.copy(value)
+        copied = _shallow(value)
         vars(copied).update({name: _mapped(replace, child) for name, child in vars(value).items()})
         return copied
     fields = {field.name: _mapped(replace, getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -173,10 +175,17 @@ def _mapped(replace: Callable[[Any], Any], value: Any) -> Any:
     try:
         made = dataclasses.replace(value, **given)  # type: ignore[type-var]
     except Exception:  # it needs an InitVar, which it does not keep, or takes no such values
-        made = copy.copy(value)
+        made = _shallow(value)
     for name, part in fields.items():
         object.__setattr__(made, name, part)
     return made
+
+
+def _shallow(value: Any) -> Any:
+    try:
+        return copy.copy(value)
+    except Exception:  # its class refuses copies
+        return object.__new__(type(value))
 
 
 def _of_type(value: Any, changed: Any) -> Any:
@@ -200,7 +209,7 @@ def _children(value: object) -> Iterator[tuple[str, object]] | None:
         return ((f"[{place}]", child) for place, child in enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
-    if _is_object(value) and not _holds_itself(value):
+    if _is_object(value) and _leaves_below(value, {}) <= MOST_LEAVES:
         return ((f".{name}", child) for name, child in vars(value).items())
     return None
 
@@ -213,12 +222,17 @@ def _is_object(value: object) -> bool:
     return isinstance(value, SimpleNamespace) or package not in {"torch", "numpy", *sys.stdlib_module_names}
 
 
-def _holds_itself(value: object, above: frozenset[int] = frozenset()) -> bool:
-    """Return whether an object is among what it holds, so that there is no end to a walk."""
+def _leaves_below(value: object, known: dict[int, float], depth: int = 0) -> float:
+    """Return the number of leaves that a walk of ``value`` meets; infinite if an object holds itself."""
     if isinstance(value, Mapping):
         held: Iterable[object] = value.values()
     elif isinstance(value, list | tuple):
         held = value
     else:
         held = vars(value).values() if _is_object(value) else ()
-    return id(value) in above or any(_holds_itself(child, above | {id(value)}) for child in held)
+    if id(value) not in known:
+        known[id(value)] = inf  # while those below are counted
+        known[id(value)] = (
+            (sum(_leaves_below(child, known, depth + 1) for child in held) or 1) if depth < DEEPEST else inf
+        )
+    return known[id(value)]

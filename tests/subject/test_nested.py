@@ -83,3 +83,26 @@ def test_modules_stay_unless_another_one_is_returned():
     module, other = torch.nn.Linear(1, 1), torch.nn.Linear(2, 2)
     assert mapped(Tensor.clone, [module]) == [module]
     assert mapped(Tensor.clone, [module, module], lambda _: other) == [other, other]
+
+
+class NoCopy:
+    def __init__(self):
+        self.x = X
+
+    def __copy__(self):
+        raise TypeError("no copies")
+
+
+def test_an_object_whose_class_refuses_copies_is_mapped():
+    value = NoCopy()
+    assert torch.equal(mapped(lambda tensor: tensor + 1, value).x, X + 1)
+    assert value.x is X
+
+
+def test_an_object_with_too_many_ways_to_a_leaf_is_a_leaf():
+    top = long = SimpleNamespace(x=X)
+    for _ in range(40):
+        top = SimpleNamespace(left=top, right=top)
+    for _ in range(2000):
+        long = SimpleNamespace(next=long)
+    assert [*leaves((top, long))] == [("[0]", top), ("[1]", long)]
