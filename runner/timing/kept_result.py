@@ -28,11 +28,11 @@ def kept_result(call: Call) -> str:
     """Return how ``call`` was seen to return a kept result; "" if it computes the result each time.
 
     Three calls test this: one after the previous outputs were overwritten, one with all floating-point inputs halved
-    and reversed, and one with a few random elements halved. Further calls change one input each, for what is kept of
-    a part of the inputs. The values change in the same memory, so the test finds results that are kept by identity,
-    address, version or a few elements of the inputs. A kept result is reported only if it is wrong for the changed
-    inputs: a mask does not depend on them. Integers do not change, since they may be indices. Inputs and outputs are
-    restored. Nothing is reported if memory is too short, or if ``call`` fails for the other values.
+    and reversed, and one with a few random elements halved. The values change in the same memory, so the test finds
+    results that are kept by identity, address, version or a few elements of the inputs. Further calls change one input
+    each, for what is kept of a part of the inputs by its address. A kept result is reported only if it is wrong for the
+    changed inputs: a mask does not depend on them. Integers do not change, since they may be indices. Inputs and
+    outputs are restored. Nothing is reported if memory is too short, or if ``call`` fails for the other values.
     """
     if not call.inputs or not call.judge_anew:
         return ""

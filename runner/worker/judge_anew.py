@@ -61,13 +61,22 @@ def _saved(tensor: Tensor) -> dict[str, Any]:
     else:
         ctypes.memmove(data, storage.data_ptr(), len(data))
     place = {"shape": tuple(tensor.shape), "stride": tensor.stride(), "offset": int(tensor.storage_offset())}
-    return {"data": bytearray(data.raw), "dtype": tensor.dtype, **place}
+    views = {"conj": tensor.is_conj(), "neg": tensor.is_neg()}
+    return {"data": bytearray(data.raw), "dtype": tensor.dtype, **place, **views}
 
 
 def _tensor(
-    data: bytearray, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+    data: bytearray,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    conj: bool,
+    neg: bool,
 ) -> Tensor:
     empty = torch.empty(0, dtype=dtype)
     if not data:
         return empty.reshape(shape)
-    return empty.set_(torch.frombuffer(data, dtype=torch.uint8).untyped_storage(), offset, shape, stride)
+    tensor = empty.set_(torch.frombuffer(data, dtype=torch.uint8).untyped_storage(), offset, shape, stride)
+    tensor = tensor.conj() if conj else tensor
+    return tensor._neg_view() if neg else tensor

@@ -135,6 +135,21 @@ def test_outputs_that_only_a_registered_kernel_calls_right_are_wrong(run, tmp_pa
     assert (torch["status"], torch["metrics"].get("side_effects")) == ("ok", None)
 
 
+def test_a_conjugated_output_is_judged_again_as_such(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def inputs(n=64): return torch.randn(n, dtype=torch.complex64)\n"
+        "def reference(x): return (2 * x).conj()\n"
+        "def replaces_tan(x):\n"
+        "    torch.Tensor.tan = lambda tensor: tensor\n"
+        "    return reference(x)\n"
+    )
+    result = run(f"workload={tmp_path}/mine.py", "impl=file", f"impl.path={tmp_path}/mine.py:replaces_tan", *QUICK)
+    (row,) = result.rows()
+    assert (row["status"], row["metrics"]["side_effects"]) == ("ok", f"torch.Tensor.tan{AGAIN}")
+    assert row["metrics"]["correct"] is True
+
+
 def test_a_meta_tensor_is_wrong(run, tmp_path):
     (tmp_path / "user.py").write_text("def meta(x): return x.to('meta')\n")
     result = run("workload.rows=8", "workload.cols=8", "impl=file", f"impl.path={tmp_path}/user.py:meta", *QUICK)
