@@ -159,7 +159,9 @@ class Shard:
         task_journal.starts = before.starts.copy()
         remaining: list[CaseRecord] = []
         devices = gpus.gpu_names(gpus.visible()) if before.rows and self.local.gpus else None
-        for case in part.cases:
+        if not (cases := part.cases):  # on this machine, since their writer has submitted this task
+            raise OSError(f"{part.folder}/cases.jsonl cannot be read")
+        for case in cases:
             deaths, starts = before.deaths[case.key], before.starts[case.key]
             if (row := before.rows.get(case.key)) and not other_device(row, devices):
                 continue

@@ -520,6 +520,16 @@ def test_an_error_of_a_task_becomes_a_notice(tmp_path, six, monkeypatch):
     assert notice.endswith(": RuntimeError: no worker could be started")
 
 
+@pytest.mark.parametrize("text", [None, b"\0" * 100, b'{"workload": {'])  # NFS may show zeros, or a part
+def test_a_task_that_cannot_read_its_cases_has_not_done_them(tmp_path, six, text):
+    part = Part.create(tmp_path / "parts", six)
+    cases = part.folder / "cases.jsonl"
+    cases.unlink() if text is None else cases.write_bytes(text)
+    with pytest.raises(OSError, match=r"cases\.jsonl cannot be read"):
+        Shard(str(part.folder), LOCAL)()
+    assert [record["record"] for record in part.new_records()] == ["session", "notice"]
+
+
 def test_sizes_are_dealt_out_whole(six):
     for tasks, shares in ((2, [[*six[:2], *six[4:]], six[2:4]]), (9, [six[:2], six[2:4], six[4:]])):
         ledger = Ledger()

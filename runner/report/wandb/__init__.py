@@ -128,9 +128,8 @@ class Wandb:
             *_, last = read_kept(into / LOG).splitlines() or [""]
             error = f": {redact(last)}" if last else ""
             return State(), stopped or f"recording ended with code {code}{error}, see {LOG}"
-        for path in (into / "wandb").rglob(
-            "*"
-        ):  # the client's link to its log is absolute: a copy would lead back here
+        # The client's link to its log is absolute: in a copy of the folder it would lead back here.
+        for path in (into / "wandb").rglob("*"):
             if path.is_symlink() and os.path.isabs(os.readlink(path)):
                 path.unlink()
         state = read_state(into)
