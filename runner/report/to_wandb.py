@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 import tempfile
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -24,7 +23,7 @@ from ..records.schema import build
 from ..store import journal, run_folder
 from .output import target
 from .wandb import Wandb
-from .wandb.client import LOG, NO_KEY, client_environment, may_have_key, run_module
+from .wandb.client import LOG, NO_KEY, client_environment, failure, may_have_key, run_module
 from .wandb.state import TITLE_LENGTH, Address, State, read_state
 
 PACKAGE = "wandb_workspaces"
@@ -118,12 +117,10 @@ def _build(request: dict[str, Any], timeout_s: float) -> tuple[str, str]:
         into = Path(place)
         module = ["kernel_runner.report.wandb.workspace", json.dumps(request), str(into / "outcome.json")]
         silent = {**client_environment(into, timeout_s), "WANDB_SILENT": "true"}
-        start = time.monotonic()
         with open(into / LOG, "wb") as log:
             code, stopped = run_module(module, log, silent, timeout_s, f"no answer within {timeout_s:g} s")
         if stopped or code:
-            seconds = time.monotonic() - start
-            return "", stopped or f"the process that builds it ended with code {code} after {seconds:.1f} s"
+            return "", stopped or failure("its process", code, into / LOG)
         outcome = json.loads((into / "outcome.json").read_text(encoding="utf-8"))
         return str(outcome["url"]), str(outcome["why"])
 

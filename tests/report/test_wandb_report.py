@@ -92,6 +92,16 @@ def test_an_offline_mode_publishes_nothing(folder, place, capsys, monkeypatch, m
     assert line.endswith(f"to publish it: unset WANDB_MODE, then python -m runner report wandb {folder}")
 
 
+def test_a_package_that_cannot_be_imported_is_named(folder, place, capsys, monkeypatch):
+    package = place / "packages" / "wandb_workspaces"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('no such luck')")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    found = report(capsys, folder)
+    assert (found.code, found.lines) == (2, [])
+    assert "its process ended with code 1: ImportError: no such luck" in found.err
+
+
 def test_a_run_without_a_time_has_a_report_and_one_without_a_row_none(made, tmp_path, place, capsys):
     lost = Row(case=made.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
     folder = made.finished(tmp_path / "2025-01-31" / "lost", [lost])

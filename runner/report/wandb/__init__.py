@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from ...findings.kept_files import read_kept
-from ...records.redaction import redact
 from .. import Hint
-from .client import LOG, NO_KEY, client_environment, may_have_key, run_module, sync
+from .client import LOG, NO_KEY, client_environment, failure, may_have_key, run_module, sync
 from .state import NAME_LENGTH, PROJECT_LENGTH, REFUSED, TAG_LENGTH, State, group_of, read_state, write_state
 
 PROJECT = "kernel-runner"
@@ -125,9 +123,7 @@ class Wandb:
         with open(into / LOG, "wb") as log:
             code, stopped = run_module(module, log, {**variables, **silent}, limit_s, f"not done within {limit_s:g} s")
         if stopped or code:
-            *_, last = read_kept(into / LOG).splitlines() or [""]
-            error = f": {redact(last)}" if last else ""
-            return State(), stopped or f"recording ended with code {code}{error}, see {LOG}"
+            return State(), stopped or f"{failure('recording', code, into / LOG)}, see {LOG}"
         # The client's link to its log is absolute: in a copy of the folder it would lead back here.
         for path in (into / "wandb").rglob("*"):
             if path.is_symlink() and os.path.isabs(os.readlink(path)):

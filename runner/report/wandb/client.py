@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from ...device import processes
+from ...findings.kept_files import read_kept
+from ...records.redaction import redact
 
 LOG = "wandb.log"
 LOCAL = "wandb-local"  # replaces W&B's folders in the home directory; a later ``wandb sync`` reads from it
@@ -51,6 +53,12 @@ def run_module(
         return -1, "interrupted"
     finally:
         processes.kill_group(process)  # W&B's core has a group of its own, and ends with its parent
+
+
+def failure(doing: str, code: int, log: Path) -> str:
+    """Return that ``doing``, in a process, ended with an exit code, and the error: the last line of its log."""
+    *_, last = read_kept(log).splitlines() or [""]
+    return f"{doing} ended with code {code}" + (f": {redact(last)}" if last else "")
 
 
 def sync(
