@@ -179,6 +179,7 @@ def reason_of(row: Row) -> str:
 
 
 FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
+CAUSE = "The above exception was the direct cause of the following exception:"  # Python's words
 KERNELS = (ROOT / "runner" / "kernels", ROOT / "kernels")  # the first is a link in a checkout
 LIBRARIES = {"site-packages", "dist-packages", "torch"}  # folders of a path
 
@@ -186,15 +187,25 @@ LIBRARIES = {"site-packages", "dist-packages", "torch"}  # folders of a path
 def source_line(detail: str) -> str:
     """Return the last line of an implementation in the traceback ``detail``: ``k.py:6``, ``kernels/gelu/triton.py:34``.
 
-    Return "" if ``detail`` is no traceback, or only the runner and libraries are in it.
+    If a library has wrapped another exception, as Triton's interpreter does, that is the line of the other. Return ""
+    if ``detail`` is no traceback, or only the runner and libraries are in it.
     """
-    frames = FRAME.findall(detail) if detail.startswith("Traceback ") else []
-    for file, number in reversed(frames):
-        path = Path(file)
-        for root in KERNELS:
-            if path.is_relative_to(root):
-                return f"kernels/{path.relative_to(root)}:{number}"
-        in_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
-        if not (in_python or LIBRARIES & set(path.parts) or path.is_relative_to(ROOT / "runner")):
-            return f"{path.name}:{number}"
-    return ""
+    found = ""
+    for traceback in reversed(detail.split(CAUSE)) if detail.startswith("Traceback ") else ():
+        lines = [_own_line(Path(file), number) for file, number in FRAME.findall(traceback)]
+        found = next(filter(None, reversed(lines)), found)
+        if lines and lines[-1]:  # the implementation has raised it
+            break
+    return found
+
+
+def _own_line(path: Path, number: str) -> str:
+    """Return the line of an implementation; "" for one of the runner, of Python or of a library."""
+    for root in KERNELS:
+        if path.is_relative_to(root):
+            inside = path.relative_to(root)
+            return f"kernels/{inside}:{number}" if inside.parts[1:] else ""  # beside the folders are helpers of all
+    if not path.is_absolute() or LIBRARIES & set(path.parts):  # <string> and Cython's files are not
+        return ""
+    in_others = any(path.is_relative_to(folder) for folder in (sysconfig.get_path("stdlib"), ROOT / "runner"))
+    return "" if in_others else f"{path.name}:{number}"

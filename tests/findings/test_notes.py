@@ -71,12 +71,40 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
         (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/runner/implementations/file.py"), ""),
         (TRACEBACK.replace("/home/me/k.py", sysconfig.get_path("stdlib") + "/json/decoder.py"), ""),
         (TRACEBACK.replace("/home/me/k.py", "<string>"), ""),
+        (TRACEBACK.replace("/home/me/k.py", "cuda/core/_utils/cuda_utils.pyx"), ""),
+        (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/kernels/cuda_nvrtc.py"), ""),
         ("Last words\n" + TRACEBACK, ""),
         ("", ""),
     ],
 )
 def test_a_place_is_neither_the_runners_nor_a_librarys(detail, where):
     assert source_line(detail) == where
+
+
+CAUSE = f"""{TRACEBACK}
+The above exception was the direct cause of the following exception:
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "where"),
+    [
+        (
+            TRACEBACK.replace("line 6, in f", "line 40, in launch"),
+            "k.py:6",
+        ),  # by a library
+        (TRACEBACK.replace("/home/me/.venv/lib/python3.11/site-packages/torch/_tensor.py", "/home/me/k.py"), "k.py:9"),
+        (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/runner/worker/job.py"), "k.py:6"),
+    ],
+)
+def test_the_place_of_an_error_that_a_library_wraps_is_where_it_arose(wrapper, where):
+    assert source_line(CAUSE + wrapper) == where
+
+
+def test_a_library_without_a_line_of_the_implementation_leaves_the_line_of_the_call():
+    library = TRACEBACK.replace("/home/me/k.py", "<string>")
+    assert source_line(CAUSE.replace(TRACEBACK, library) + TRACEBACK) == "k.py:6"
 
 
 def test_what_to_relax_for_an_unsure_time_is_the_field_of_its_device():
