@@ -22,7 +22,7 @@ SAME, SAME_WORKLOAD, FAR_SIZES, OTHER_WORKLOAD, OTHER_DEVICE, DEFINITION = BASES
     "from the same workload and implementation",
     "from sizes far from these",
     "from other workloads with the same implementation",
-    "from another device",
+    "from another or an unknown device",
     "from operations and bytes",
 )
 GUESSES = BASES[2:]

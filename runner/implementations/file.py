@@ -34,7 +34,7 @@ class File(Implementation):
         if self.path is None:
             raise ValueError("path: missing; name a function, as in impl.path=my_softmax.py:softmax")
         if not self.path.rpartition(":")[0] or not self._name.isidentifier():
-            raise ValueError(f"path: {self.path!r} names no function; write impl.path=my_softmax.py:softmax")
+            raise ValueError(f"path: {self.path!r} names no function; give one, as in impl.path=my_softmax.py:softmax")
         if not self._is_file and not all(map(str.isidentifier, self._named.split("."))):
             launch = ", a file that launches it by cuda_kernel" * (".cu:" in self.path)
             raise ValueError(f"path: {self._named} is not a Python file; write impl.path=my_softmax.py:softmax{launch}")

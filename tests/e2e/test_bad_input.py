@@ -87,7 +87,7 @@ MISTAKES = {
     "a path to no file": (["impl=file", "impl.path=nope.py:f"], "impl.path: there is no file nope.py; give a path"),
     "a path to no function": (
         ["impl=file", "impl.path=nope.py"],
-        "impl.path: 'nope.py' names no function; write impl.path=my_softmax.py:softmax",
+        "impl.path: 'nope.py' names no function; give one, as in impl.path=my_softmax.py:softmax",
     ),
     "a compile mode that is none": (
         ["impl=compiled", "impl.mode=fast"],
