@@ -90,9 +90,7 @@ def checked(
         columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))
     call.restore()
     if not reason and ranks.current.any(tensors(outputs)):
-        # For check() alone: a reference would also be compared with the numbers that the first call returned.
-        like = _like(outputs) if isinstance(expected, FileCheck) else None
-        judge = partial(_judged, like, returned_paths(outputs))
+        judge = partial(judged, like(outputs), returned_paths(outputs))
         call = replace(
             call,
             judge=lambda outputs: _checked_twice(lambda: judge(expected, outputs)).reason,
@@ -101,9 +99,10 @@ def checked(
     return call, columns, reason
 
 
-def _judged(like: object, paths: Sequence[str], expected: Outputs, outputs: Sequence[Any]) -> CheckResult:
+def judged(like: object, paths: Sequence[str], expected: Outputs, outputs: Sequence[Any]) -> CheckResult:
     """Check the tensors that a further call returned, in a result ``like`` the first one, which had ``paths``."""
-    if like is not None:
+    # For check() alone: a reference would also be compared with the numbers that the first call returned.
+    if like is not None and isinstance(expected, FileCheck):
         try:
             whole = nested.refilled(like, outputs)
         except Exception:  # other tensors than the first call returned, or a class that is not made so
@@ -112,7 +111,7 @@ def _judged(like: object, paths: Sequence[str], expected: Outputs, outputs: Sequ
     return expected.check_tensors(outputs, paths)
 
 
-def _like(outputs: object) -> object:
+def like(outputs: object) -> object:
     """Return ``outputs`` with tensors of the same shapes that take no memory; None if its classes refuse them."""
     with suppress(Exception):
         return nested.mapped(lambda tensor: torch.empty((), dtype=tensor.dtype).expand(tensor.shape), outputs)

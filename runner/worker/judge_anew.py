@@ -6,6 +6,7 @@ import ctypes
 import pickle
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from ..device import tools
 from ..measure import MeasureContext, result
 from ..records.case import CaseRecord
+from ..subject import path
 from ..timing.nested import returned_paths, returned_tensors
 from ..timing.unpatched import unpatched
 from .problem import ProblemState
@@ -31,7 +33,10 @@ def judge_anew(case: CaseRecord, outputs: object, program: str) -> Mapping[str, 
         context = MeasureContext("", case, Path(name), program=program)
         saved = context.folder / "outputs.pickle"
         with unpatched(), saved.open("wb") as file:
-            pickle.dump((returned_paths(outputs), [*map(_saved, returned_tensors(outputs))]), file)
+            result_like = b""
+            with suppress(Exception):  # of a class that cannot be saved
+                result_like = pickle.dumps(path.like(outputs))
+            pickle.dump((result_like, returned_paths(outputs), [*map(_saved, returned_tensors(outputs))]), file)
         ended = tools.run_tool(context.command(judge=str(saved)), context.folder / "log", LIMIT_S)
         written = result(context.folder)
     if ended.timed_out:
@@ -44,8 +49,11 @@ def judge_anew(case: CaseRecord, outputs: object, program: str) -> Mapping[str, 
 def judged(problem: ProblemState, saved: Path) -> dict[str, Any]:
     """Return the result of ``judge_anew`` for the outputs in the file ``saved``, in the fresh process."""
     expected = problem.expected()
-    paths, outputs = pickle.loads(saved.read_bytes())  # noqa: S301  # which this package has written
-    check = expected.check_tensors([_tensor(**output).to(problem.device) for output in outputs], paths)
+    result_like, paths, outputs = pickle.loads(saved.read_bytes())  # noqa: S301  # which this package has written
+    whole = None
+    with suppress(Exception):  # of a class that this process does not know
+        whole = pickle.loads(result_like)  # noqa: S301
+    check = path.judged(whole, paths, expected, [_tensor(**output).to(problem.device) for output in outputs])
     return {"columns": check.columns(), "wrong": check.reason}
 
 

@@ -135,11 +135,12 @@ def test_outputs_that_only_a_registered_kernel_calls_right_are_wrong(run, tmp_pa
     assert (torch["status"], torch["metrics"].get("side_effects")) == ("ok", None)
 
 
-def test_a_conjugated_output_is_judged_again_as_such(run, tmp_path):
+@pytest.mark.parametrize("check", ["", "def check(inputs, outputs): return None if outputs['y'].is_conj() else 'no'\n"])
+def test_a_conjugated_output_in_a_dict_is_judged_again_as_such(run, tmp_path, check):
     (tmp_path / "mine.py").write_text(
-        "import torch\n"
+        f"import torch\n{check}"
         "def inputs(n=64): return torch.randn(n, dtype=torch.complex64)\n"
-        "def reference(x): return (2 * x).conj()\n"
+        "def reference(x): return {'y': (2 * x).conj(), 'size': len(x)}\n"
         "def replaces_tan(x):\n"
         "    torch.Tensor.tan = lambda tensor: tensor\n"
         "    return reference(x)\n"
