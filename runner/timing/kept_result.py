@@ -93,6 +93,9 @@ def _changed(
         for tensor in inputs:
             change(tensor)
         given = [tensor.clone() for tensor in inputs]
+        if call.reset:  # of inputs that the call has copied, or of the inputs themselves
+            call.restore()
+            _fill(inputs, given)
         after = returned_tensors(call.run())
         if call.reset:  # judge by what the call was given, not by what it has made of that
             after = [output.clone() for output in after]
