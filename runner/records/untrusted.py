@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-import orjson
-
 LONGEST = 2**26  # bytes of a record
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # those of them that steer a terminal
@@ -27,6 +25,8 @@ def lines(file: IO[bytes]) -> Iterator[bytes]:
 
 def parse(text: bytes) -> Any:
     """Return the JSON value in ``text`` as ``visible`` shows it. Raises ValueError."""
+    import orjson  # which bench does without
+
     value = orjson.loads(text)
     return _visible(value) if MAY_BE_UNSEEN.search(text) else value
 

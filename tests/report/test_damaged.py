@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import get_args
 
 import orjson
 import pytest
@@ -21,7 +22,7 @@ from runner.findings.run import Run
 from runner.records import untrusted
 from runner.records.bad_input import BadInput
 from runner.records.paired_rounds import PairedRounds
-from runner.records.plan import PARTS, Plan, Resume
+from runner.records.plan import Part, Plan, Resume
 from runner.report import reproduce
 from runner.report.charts import charts
 from runner.report.flat_formats import csv_text
@@ -95,7 +96,7 @@ def read_all(folder, plan, contents):
 @pytest.mark.parametrize("paired", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_record_with_an_odd_value_is_read_or_counted_as_unreadable(run, paired):
     folder, plan = run
-    path, anything = folder / journal.NAME, Resume(ignore=PARTS)
+    path, anything = folder / journal.NAME, Resume(ignore=get_args(Part))
     fingerprints = Fingerprints()
     session, *lines = path.read_bytes().splitlines()
     lines = [session, *(line for line in lines if paired or b'"rounds"' not in line)]
@@ -131,7 +132,7 @@ def test_a_row_with_an_odd_value_runs_again_and_one_line_says_so(run, place, odd
     inner[place[-1]] = odd
     path.write_bytes(path.read_bytes().replace(changed, orjson.dumps(record)))
     contents = journal.load(folder)
-    work = resume.remaining(plan.cases, contents, Resume(ignore=PARTS), Fingerprints())
+    work = resume.remaining(plan.cases, contents, Resume(ignore=get_args(Part)), Fingerprints())
     assert work.again == {plan.cases[1].key: "never done"}
     summary = resume.resume_messages(folder, work, contents.unreadable)
     assert summary[-1] == "  1 unreadable in the journal, damaged or cut off: skipped"
@@ -148,7 +149,7 @@ def test_a_row_with_damaged_bytes_in_its_middle_runs_again_or_is_in_the_table(ru
         for damage in (b"\0\0\0", b"x", b""):
             path.write_bytes(whole[:place] + damage + whole[place + 3 :])
             contents = journal.load(folder)
-            work = resume.remaining(plan.cases, contents, Resume(ignore=PARTS), fingerprints)
+            work = resume.remaining(plan.cases, contents, Resume(ignore=get_args(Part)), fingerprints)
             assert work.kept == {key: row for key, row in contents.rows.items() if row.case in plan.cases}
             assert (plan.cases[0].key in work.again) == (contents.unreadable > 0)
 
