@@ -148,7 +148,8 @@ def _not_a_module(cls: type, op: str) -> str:
 
     if not issubclass(cls, torch.nn.Module):
         return "is a class, but no torch.nn.Module; name a function or a module"
-    if cls.forward is torch.nn.Module.forward:
+    made = getattr(cls.__init__, "__code__", None)  # it may set self.forward
+    if cls.forward is torch.nn.Module.forward and "forward" not in getattr(made, "co_names", ()):
         return "defines no forward"
     return f"is a class; {called}: name a function, or an object of the class" if (called := _called(op)) else ""
 

@@ -274,6 +274,10 @@ class Idle(torch.nn.Module): pass
 class Same(torch.nn.Module):
     def forward(self, x): return x
 same = Same()
+class Sets(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.forward = torch.sin
 """
 
 
@@ -295,7 +299,7 @@ def test_a_class_that_the_workload_cannot_call_is_told(tmp_path, name, op, messa
         File(f"{tmp_path}/classes.py:{name}").load(op)
 
 
-@pytest.mark.parametrize(("name", "op"), [("Same", "task.py"), ("same", "softmax")])
+@pytest.mark.parametrize(("name", "op"), [("Same", "task.py"), ("Sets", "task.py"), ("same", "softmax")])
 def test_a_class_of_a_task_and_an_object_are_functions(tmp_path, name, op):
     (tmp_path / "classes.py").write_text(CLASSES)
     assert inspect.isfunction(File(f"{tmp_path}/classes.py:{name}").load(op))
