@@ -56,7 +56,8 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
         raise BadInput(f"{output_dir}: there is no run; measure something first, or give output_dir=...")
     every, messages = _read(folders)
     if not every:
-        raise BadInput(f"{output_dir}: none of its {len(folders)} runs has a case that has run")
+        remedy = "measure something first, or give output_dir=..."
+        raise BadInput("; ".join([f"{output_dir}: no run there has a case to show", *(messages or [remedy])]))
     chosen = _fulfilling(every, conditions) if conditions else every
     _check(column, {name for runs in chosen.values() for _, rows in runs for row in rows for name in row.metrics})
     series = []

@@ -63,6 +63,15 @@ def test_list_and_history_skip_it_with_one_message(folders, capsys, words):
     assert "2025-01-31" not in shown.out
 
 
+def test_history_says_why_it_can_show_none(folders, capsys):
+    for folder in folders:
+        with_format(folder, NEWER)
+    assert main(["history"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("runner: outputs: no run there has a case to show; left out: outputs/2025-01-30/")
+    assert shown.endswith("; update the runner\n")
+
+
 def without(line, name):
     return json.dumps({key: value for key, value in json.loads(line).items() if key != name})
 
