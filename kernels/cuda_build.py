@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import cuda_extension, cuda_nvrtc, cuda_sources
 from .cuda_kernel import BuildFailed, Kernel
-from .unsupported import Unsupported
+from .unsupported import CUDA_NEEDS_GPU, Unsupported
 
 __all__ = [
     "TYPES",
@@ -94,7 +94,7 @@ def kernel(source: Path, name: str, builder: str, device: torch.device) -> Kerne
 
     """
     if device.type != "cuda" or torch.version.hip:
-        raise Unsupported("CUDA C++ runs on NVIDIA GPUs only; move the tensors to one, or take another implementation")
+        raise Unsupported(CUDA_NEEDS_GPU)
     started = time.perf_counter()
     index = torch.cuda.current_device() if device.index is None else device.index
     target = arch(device)

@@ -15,6 +15,10 @@ TRITON_NEEDS_GPU = (
     "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu, "
     "or without the runner TRITON_INTERPRET=1"
 )
+CUDA_NEEDS_GPU = (
+    "CUDA C++ needs tensors on an NVIDIA GPU; "
+    "to compile this kernel without one: measure=inspect measure.inspect.arch=90"
+)
 INTERPRETED_BFLOAT16 = "Triton's interpreter truncates to bfloat16 where a GPU rounds; use float16, or a GPU"
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..cuda_build import TYPES, kernel, require_type, source
 from ..launch import each_time, planned
-from ..unsupported import Unsupported
+from ..unsupported import CUDA_NEEDS_GPU, Unsupported
 from . import _cuda_exchange, _cuda_plan
 from ._cuda_plan import VECTOR, Plan, Processor, Rows
 
@@ -105,7 +105,7 @@ def _chosen(x: Rows, code: Path, build: str, dtype: torch.dtype, device: torch.d
 def processor_of(device: torch.device) -> Processor:
     """Return the properties of ``device`` that the plan depends on. Raises Unsupported if it is not an NVIDIA GPU."""
     if device.type != "cuda" or torch.version.hip:
-        raise Unsupported("CUDA C++ runs on NVIDIA GPUs only; move the tensors to one, or take another implementation")
+        raise Unsupported(CUDA_NEEDS_GPU)
     properties = torch.cuda.get_device_properties(device)
     shared = getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
     return Processor(10 * properties.major + properties.minor, properties.multi_processor_count, shared)

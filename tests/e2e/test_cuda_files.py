@@ -34,7 +34,8 @@ def test_it_is_unsupported_in_one_sentence(run, written):
     (row,) = done.rows()
     assert (row["status"], row["reason"]) == (
         "unsupported",
-        "CUDA C++ runs on NVIDIA GPUs only; move the tensors to one, or take another implementation",
+        "CUDA C++ needs tensors on an NVIDIA GPU; "
+        "to compile this kernel without one: measure=inspect measure.inspect.arch=90",
     )
 
 

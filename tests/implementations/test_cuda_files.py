@@ -78,7 +78,7 @@ def test_each_is_an_implementation_of_a_workload_in_the_same_file(folder):
 def test_it_says_what_would_help_without_a_gpu(folder):
     function = implementations.build(Choice("file", {"path": "k.py:fused"})).load("gelu")
     assert list(inspect.signature(function).parameters) == ["x", "threads"]
-    with pytest.raises(Unsupported, match="runs on NVIDIA GPUs only"):
+    with pytest.raises(Unsupported, match="needs tensors on an NVIDIA GPU"):
         function(torch.ones(8))
 
 

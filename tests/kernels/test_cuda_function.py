@@ -230,5 +230,5 @@ def test_folders_of_files_that_it_includes_are_seen_from_its_own(launched, made,
 
 
 def test_on_a_cpu_it_says_what_would_help(made):
-    with pytest.raises(Unsupported, match=r"^CUDA C\+\+ runs on NVIDIA GPUs only; move the tensors to one"):
+    with pytest.raises(Unsupported, match=r"^CUDA C\+\+ needs tensors on an NVIDIA GPU"):
         made()(torch.ones(4))
