@@ -181,8 +181,8 @@ class Composer:
     def _exchanged(self, groups: tuple[str, ...]) -> tuple[DictConfig, frozenset[str]] | None:
         """Copy a config that differs from ``groups`` in some options, and replace these: a tenth of Hydra's time.
 
-        Return None if there is no such config, or if another of its files writes to the fields of one of these options,
-        so that Hydra must merge them.
+        Return None if there is no such config, or if one of these options, or the one in its place, writes to other
+        fields than its own, or another file to its fields, so that Hydra must merge them.
         """
         for composed, (base, files) in self._bases.items():
             lines = [line for line in groups if line not in composed]
@@ -191,8 +191,10 @@ class Composer:
             if len(added) < len(lines) or not dropped <= added.keys() <= base.keys():
                 continue
             options = {group: f"{group}/{name}" for group, name in added.items()}
-            files = frozenset(options.values()).union(file for file in files if file.partition("/")[0] not in options)
-            if all(self._files.alone(group, file, files) for group, file in options.items()):
+            replaced = {file for file in files if file.partition("/")[0] in options}
+            files = files.difference(replaced).union(options.values())
+            plain = all(map(self._files.plain, (*replaced, *options.values())))
+            if plain and all(self._files.alone(group, files) for group in options):
                 exchanged = copy.deepcopy(base)
                 with open_dict(exchanged):
                     for group, file in options.items():
@@ -219,16 +221,17 @@ class _ReadOnce:
         self.used.add(config_path)
         return copy.deepcopy(self._read(config_path))
 
-    def alone(self, group: str, path: str, files: Iterable[str]) -> bool:
-        """Return whether no other of ``files`` writes to the fields of the option ``path``, or depends on it."""
+    def plain(self, path: str) -> bool:
+        """Return whether the option ``path`` consists of its own fields alone."""
         option = self._read(path)
+        return option is not None and option.header["package"] is None and not option.defaults_list
+
+    def alone(self, group: str, files: Iterable[str]) -> bool:
+        """Return whether no file of another group writes to the fields of ``group``, or depends on its option."""
         others = [result for file in files if file.partition("/")[0] != group and (result := self._read(file))]
-        return (
-            option is not None
-            and option.header["package"] is None
-            and not option.defaults_list
-            and not any(result.header["package"] == group or group in result.config for result in others)
-            and not any("${" in repr(result.defaults_list) for result in others)
+        return not any(
+            result.header["package"] == group or group in result.config or "${" in repr(result.defaults_list)
+            for result in others
         )
 
     def _read(self, path: str) -> ConfigResult | None:

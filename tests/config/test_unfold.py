@@ -407,3 +407,11 @@ def test_what_an_experiment_sets_holds_for_every_option_of_a_sweep(tmp_path):
     assert {(case.workload.name, case.impl.name, case.workload.fields["rows"]) for case in cases} == {
         (workload, impl, 3) for workload in ("gelu", "softmax") for impl in ("naive", "triton")
     }
+
+
+def test_what_an_option_writes_to_other_fields_goes_with_it(tmp_path):
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "mine.yaml").write_text("defaults:\n  - /measure: [memory]\n  - softmax\n")
+    compose = Composer((CONF, tmp_path))
+    compose(["workload=mine"])
+    assert compose(["workload=softmax"]) == Composer()(["workload=softmax"])
