@@ -213,7 +213,8 @@ class Job:
                 continue
             self._add_figures(figures)
             self._keep_files(context)
-            raise Unsupported(f"{NOT_RUN}{choice.name}: {refusal}") from refusal
+            why, _, _ = str(refusal).partition("; ")  # the advice after it names other ways, or this one
+            raise Unsupported(f"{NOT_RUN}{choice.name}: {why}") from refusal
 
     def _add_figures(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
         """Add the figures and series of a measurement."""

@@ -43,7 +43,7 @@ def test_inspect_compiles_it_and_a_mistake_shows_the_line_of_the_file(run, writt
     pytest.importorskip("cuda.core")
     words = "workload=own.py", "impl=fused", "device=cpu", "measure=inspect", "measure.inspect.arch=90"
     (row,) = run(*words, "impl.args.threads=128").rows()
-    assert row["reason"].startswith("not run, only measured by inspect")
+    assert row["reason"] == "not run, only measured by inspect: CUDA C++ needs tensors on an NVIDIA GPU"
     assert (row["metrics"]["kernel_name"], row["metrics"]["load_bits"]) == ("twice", 32)
     (written / "k.cu").write_text(KERNEL.replace("factor *", "factr *"))
     (row,) = run(*words).rows()
