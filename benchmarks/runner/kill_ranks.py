@@ -40,9 +40,10 @@ SEED = 1
 class Seen:
     """What a series of kills has shown."""
 
+    ended_s: float = ENDED_S  # after a kill, all ranks of the case must have ended
     kills: int = 0
     longest_s: float = 0.0  # from a kill until all ranks of the case had ended
-    late: int = 0  # kills after which that took more than ENDED_S
+    late: int = 0  # kills after which that took more than ``ended_s``
     cases: int = 0
     rows: list[Row] = field(default_factory=list)
     left: int = 0  # processes after the end of a command
@@ -60,7 +61,7 @@ class Seen:
         return {
             "one row for each case": len(self.rows) == len({row.case.key for row in self.rows}) == self.cases,
             "a failed row names the rank": not self.unnamed,
-            f"all ranks have ended after {ENDED_S:g} s": not self.late,
+            f"all ranks have ended after {self.ended_s:g} s": not self.late,
             "no process is left": not self.left,
             "no lock is held": not self.held,
         }
@@ -69,7 +70,7 @@ class Seen:
 def kill(seen: Seen, kills: int, device: str, ranks: int, chance: random.Random) -> None:
     """Run one command, and kill ranks of it until there were ``kills``."""
     mark = f"{MARK}={uuid.uuid4().hex}"
-    cases = range(seen.cases, seen.cases + CASES * (kills - seen.kills))
+    cases = range(seen.cases, seen.cases + CASES * (kills - seen.kills + 2))  # the last kill takes some too
     sizes = ",".join(str(2**16 + 4 * ranks * case) for case in cases)
     with tempfile.TemporaryDirectory() as output:
         words = [
@@ -109,10 +110,10 @@ def _kill_one(seen: Seen, pids: list[int], chance: random.Random) -> None:
         os.kill(chance.choice(pids), signal.SIGKILL)
         seen.kills += 1
         began = time.monotonic()
-        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < began + 2 * ENDED_S:
+        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < began + 2 * seen.ended_s:
             time.sleep(0.01)
         seen.longest_s = max(seen.longest_s, time.monotonic() - began)
-        seen.late += time.monotonic() - began > ENDED_S
+        seen.late += time.monotonic() - began > seen.ended_s
 
 
 def _started(output: Path) -> int:
@@ -145,9 +146,9 @@ def _held_locks() -> int:
     return held
 
 
-def series(kills: int, device: str, ranks: int = 2, seed: int = SEED) -> Seen:
+def series(kills: int, device: str, ranks: int = 2, seed: int = SEED, ended_s: float = ENDED_S) -> Seen:
     """Return what ``kills`` kills show."""
-    seen, chance = Seen(), random.Random(seed)
+    seen, chance = Seen(ended_s), random.Random(seed)
     while seen.kills < kills:
         kill(seen, kills, device, ranks, chance)
     return seen
