@@ -110,8 +110,8 @@ MOST_CONTENDED = math.log(2)  # other processes, a drift or few samples may doub
 FALSE = "one of the two may be false, or did not run as requested: see its verdict"
 CONTRADICTION = "{} as fast in paired rounds, {} by separate times, which noise does not explain: measure both again"
 DOUBTFUL = (
-    "only a factor above 2, or above what waiting for cores explains, is a conclusion, since one is contended, not "
-    "converged or of fewer than 10 samples, or this machine has no certificate (python -m runner verify)"
+    "one of them is contended, not converged or of fewer than 10 samples, or this machine has no certificate (python "
+    "-m runner verify), so a factor up to 2, or one that waiting for cores explains, is no conclusion"
 )
 
 

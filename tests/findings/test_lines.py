@@ -103,8 +103,7 @@ def test_without_rounds_they_are_of_the_times_and_their_intervals():
 
 
 SEPARATE = "gelu triton: the speed-up compares two separate times, not paired rounds"
-UNCERTAIN = f"{SEPARATE}; only a factor above 2, or above what waiting for cores explains, is a conclusion, since "
-UNCERTAIN += "one is contended, not converged"
+UNCERTAIN = f"{SEPARATE}; one of them is contended, not converged"
 FALSE = f"{SEPARATE}; one of the two may be false, or did not run as requested: see its verdict"
 
 
