@@ -151,6 +151,24 @@ def test_a_conjugated_output_in_a_dict_is_judged_again_as_such(run, tmp_path, ch
     assert row["metrics"]["correct"] is True
 
 
+def test_the_fresh_process_runs_no_code_of_a_result(run, tmp_path):
+    (tmp_path / "task.py").write_text(
+        "import torch\ndef inputs(n=64): return torch.randn(n)\ndef reference(x): return x.exp(), x.sin()\n"
+    )
+    (tmp_path / "user.py").write_text(
+        "import torch\n"
+        "class Result(tuple):\n"
+        "    def __reduce__(self): return exec, ('import os; os._exit(3)',)\n"
+        "def replaces_tan(x):\n"
+        "    torch.Tensor.tan = lambda tensor: tensor\n"
+        "    return Result([x.exp(), x.sin()])\n"
+    )
+    (row,) = run(
+        f"workload={tmp_path}/task.py", "impl=file", f"impl.path={tmp_path}/user.py:replaces_tan", *QUICK
+    ).rows()
+    assert (row["status"], row["metrics"]["side_effects"]) == ("ok", f"torch.Tensor.tan{AGAIN}")
+
+
 def test_a_meta_tensor_is_wrong(run, tmp_path):
     (tmp_path / "user.py").write_text("def meta(x): return x.to('meta')\n")
     result = run("workload.rows=8", "workload.cols=8", "impl=file", f"impl.path={tmp_path}/user.py:meta", *QUICK)
