@@ -181,8 +181,8 @@ class Composer:
     def _exchanged(self, groups: tuple[str, ...]) -> tuple[DictConfig, frozenset[str]] | None:
         """Copy a config that differs from ``groups`` in some options, and replace these: a tenth of Hydra's time.
 
-        Return None if there is no such config, or if one of these options, or the one in its place, writes to other
-        fields than its own, or another file to its fields, so that Hydra must merge them.
+        Return None if there is no such config, or if Hydra must merge: if a new or replaced option writes to fields
+        outside its group, or another file to fields of its group.
         """
         for composed, (base, files) in self._bases.items():
             lines = [line for line in groups if line not in composed]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from ..records.replaced import replaced
+from . import clock as time
 from . import ranks
 from .call import Call
 from .correctness import same_bits
@@ -84,7 +83,7 @@ def _kept_of_one(call: Call, inputs: Sequence[Tensor], originals: Sequence[Tenso
     return ""
 
 
-@contextmanager
+@contextlib.contextmanager
 def _changed(
     call: Call, inputs: Sequence[Tensor], originals: Sequence[Tensor], change: Callable[[Tensor], None]
 ) -> Iterator[list[Tensor]]:
