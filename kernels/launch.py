@@ -251,7 +251,8 @@ class Recording:
 
     def _place(self, tensor: Tensor) -> Place:
         number = self._number(tensor)
-        return number, tensor.data_ptr() - self._tensors[number].data_ptr()
+        # The address of a tensor without elements is 0, which is no place in its storage.
+        return number, tensor.data_ptr() - self._tensors[number].data_ptr() if tensor.numel() else 0
 
     def make(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], result: Any) -> None:
         """Add a call of ``each_time``."""

@@ -105,6 +105,19 @@ def test_an_alignment_of_its_own_has_a_plan_of_its_own(add, kernel):
     assert len(add.plans) == 3  # 32 elements are 128 bytes
 
 
+def test_an_empty_view_is_launched_at_an_address_of_its_argument(kernel):
+    @planned
+    def add_nothing(a):
+        y = each_time(torch.empty, 0, 64)
+        kernel(a[:0], a[:0], y)
+        return y
+
+    room = rows(3)
+    for x in (room[2], room[1], room[0]):  # an address relative to nothing would be below 0 at the lower ones
+        assert add_nothing(x).numel() == 0
+    assert kernel.launches == [[x.data_ptr(), x.data_ptr(), 0] for x in (room[1], room[0])]
+
+
 def test_memory_that_another_tensor_got_is_an_argument_like_any_other(add, kernel):
     room = rows(3)
     for turn in range(4):
