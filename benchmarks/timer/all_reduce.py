@@ -13,6 +13,9 @@ Three methods take times in turn, in the same processes:
   takes longer than the call; so the loop is also made as a CUDA graph, as nccl-tests does with -G. Ours of that is
   `pipelined_us` of `impl=cudagraph`, where each call is a graph.
 
+All methods take the trimmed mean of the samples of a turn, as ours does. The median of the turns counts, and of their
+ratios.
+
 Then pairs in paired rounds: equal calls, which may be called different at most once in 40, and calls that also copy as
 many bytes as take 5 % of the time, which must be found in 19 of 20.
 """
@@ -51,14 +54,15 @@ from runner.records.schema import size
 from runner.timing import ranks
 from runner.timing.call import Call
 from runner.timing.latency import IN_A_ROW, LOOP_S, LOOP_SHARE, MOST_IN_A_ROW, latency_columns
+from runner.timing.statistics import trimmed_mean
 from runner.timing.timer import Timer
 
 SIZES = {"cuda": "1M,64M,1024M", "cpu": "64k,1M"}
 PAIR_SIZES = {"cuda": ("1M", "64M"), "cpu": ("64k",)}
 ITERATIONS = 20  # of nccl-tests, by default
-LOOPS = 5  # in each turn
+LOOPS = 10  # in each turn
 GRAPHS, SAMPLES = 5, 20  # of the plain loop in each turn, and from each graph
-REPEATS = 5  # of both methods in turn; the median counts
+TURNS, MORE_TURNS, SMALL = 5, 15, 2**22  # of all methods, and for calls of fewer bytes, whose times vary more
 SLOWER = 0.05
 CLOSE = 0.03  # bar: the same by two methods
 MOST_DIFFERENT, LEAST_FOUND = 1 / 40, 19 / 20
@@ -96,8 +100,8 @@ def calls_of(call: Call, count: int) -> Callable[[], None]:
     return run
 
 
-def nccl_tests_us(run: Callable[[], object], count: int) -> list[list[float]]:
-    """Return the times of one of the ``count`` calls of ``run`` on each rank in us, by the method of nccl-tests."""
+def nccl_tests_us(run: Callable[[], object], count: int) -> tuple[float, float]:
+    """Return the time of one of the ``count`` calls of ``run`` in us by the method of nccl-tests: mean and slowest."""
     synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
     loops = []
     for _ in range(LOOPS):
@@ -108,7 +112,7 @@ def nccl_tests_us(run: Callable[[], object], count: int) -> list[list[float]]:
         run()
         synchronize()
         loops.append(ranks.current.gather((time.perf_counter() - started) / count * 1e6))
-    return loops
+    return trimmed_mean([fmean(loop) for loop in loops]), trimmed_mean([max(loop) for loop in loops])
 
 
 def in_a_graph(run: Callable[[], object]) -> Callable[[], object]:
@@ -121,17 +125,17 @@ def in_a_graph(run: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def plain_us(call: Call, device: str) -> list[float]:
-    """Return times of ``call`` alone in us, of the slowest rank, without the timer.
+def plain_us(call: Call, device: str) -> float:
+    """Return the time of ``call`` alone in us, of the slowest rank, without the timer.
 
     On a GPU, CUDA events take them. What those read for an empty kernel, less that kernel's time, is subtracted.
     """
     if device == "cpu":
         samples = [on_host_us(call.run) for _ in range(GRAPHS * SAMPLES)]
     else:
-        offset_us = between_events_us(empty_kernel) - empty_kernel_us()
+        offset_us = trimmed_mean(events_us(empty_kernel)) - empty_kernel_us()
         samples = [us - offset_us for us in events_us(call.run)]
-    return [max(each) for each in zip(*ranks.current.gather(samples), strict=True)]
+    return trimmed_mean(ranks.current.slowest(samples))
 
 
 def on_host_us(run: Callable[[], object]) -> float:
@@ -165,12 +169,6 @@ def events_us(run: Callable[[], object]) -> list[float]:
     return times
 
 
-@cache
-def between_events_us(run: Callable[[], object]) -> float:
-    """Return the median of ``events_us``."""
-    return median(events_us(run))
-
-
 def empty_kernel() -> None:
     """Launch a kernel that does nothing."""
     torch.cuda._sleep(0)
@@ -190,27 +188,29 @@ def empty_kernel_us() -> float:
 def compare_methods(numbers: int, device: str, settings: Timer) -> dict[str, Any]:
     """Return the times of an all_reduce of ``numbers`` float32 by all methods, in us."""
     call = in_place(numbers, device)
-    alone, plain, theirs, alike, graphs, pipelined, captured = ([] for _ in range(7))
     words: dict[str, Any] = {}
-    for _ in range(REPEATS):
+    turns: list[dict[str, float]] = []
+    for _ in range(MORE_TURNS if 4 * numbers < SMALL else TURNS):
         columns, _ = settings.timed(call, device)
         words = {key: str(columns.get(key) or "") for key in ("instrument", "instrument_note")}
-        alone.append((columns["gpu_us" if device == "cuda" else "wall_us"], columns.get("rank_spread_us") or 0.0))
-        plain += plain_us(call, device)
-        theirs += nccl_tests_us(calls_of(call, ITERATIONS), ITERATIONS)
+        time_us, spread_us, latency_us, pipelined_us = (
+            float(columns.get(name) or 0.0)
+            for name in ("gpu_us" if device == "cuda" else "wall_us", "rank_spread_us", "latency_us", "pipelined_us")
+        )
+        one = {"alone": time_us, "spread": spread_us, "plain": plain_us(call, device)}
+        one["alone over plain"] = time_us / one["plain"]
+        one["theirs, mean"], one["theirs, slowest"] = nccl_tests_us(calls_of(call, ITERATIONS), ITERATIONS)
         if device == "cuda":
-            pipelined.append(columns["pipelined_us"])
-            latency_s = float(columns["latency_us"] or 0.0) / 1e6
-            count = max(1, min(MOST_IN_A_ROW, int(IN_A_ROW * min(LOOP_S, LOOP_SHARE * settings.max_s) / latency_s)))
-            alike += nccl_tests_us(calls_of(call, count), count)
-            graphs += nccl_tests_us(in_a_graph(calls_of(call, ITERATIONS)), ITERATIONS)
-            captured.append(latency_columns(Call(run=in_a_graph(call.run)), settings.max_s)["pipelined_us"])
-            words["count"] = count
-    figures = {"alone": [us for us, _ in alone], "spread": [us for _, us in alone], "plain": plain}
-    figures |= {"pipelined": pipelined, "captured": captured}
-    for name, loops in (("theirs", theirs), ("alike", alike), ("graph", graphs)):
-        figures |= {f"{name}, mean": [fmean(loop) for loop in loops], f"{name}, slowest": [max(loop) for loop in loops]}
-    return {name: median(times) for name, times in figures.items() if times} | words
+            row_us = IN_A_ROW * min(LOOP_S, LOOP_SHARE * settings.max_s) * 1e6
+            words["count"] = count = max(1, min(MOST_IN_A_ROW, int(row_us / latency_us)))
+            _, one["alike"] = nccl_tests_us(calls_of(call, count), count)
+            one |= {"pipelined": pipelined_us, "pipelined over alike": pipelined_us / one["alike"]}
+            one["graph, mean"], one["graph"] = nccl_tests_us(in_a_graph(calls_of(call, ITERATIONS)), ITERATIONS)
+            one["graph over plain"] = one["graph"] / one["plain"]
+            captured = latency_columns(Call(run=in_a_graph(call.run)), settings.max_s)
+            one["captured"] = float(captured["pipelined_us"] or 0.0)
+        turns.append(one)
+    return {name: median(turn[name] for turn in turns) for name in turns[0]} | {"turns": len(turns)} | words
 
 
 def copy_for(call: Call, scratch: tuple[Tensor, Tensor], device: str, settings: Timer) -> int:
@@ -284,10 +284,9 @@ def all_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
     return records
 
 
-def over(one: dict[str, Any], ours: str, theirs: str) -> tuple[str, str]:
-    """Return the difference of two times in percent, and whether it is within the bar."""
-    off = one[ours] / one[theirs] - 1
-    return f"{100 * off:+.1f} %", word(abs(off) <= CLOSE)
+def over(ratio: float) -> tuple[str, str]:
+    """Return by how many percent the first of two times is longer, and whether that is within the bar."""
+    return f"{100 * (ratio - 1):+.1f} %", word(abs(ratio - 1) <= CLOSE)
 
 
 def report(records: list[dict[str, Any]], device: str, count: int) -> str:
@@ -297,17 +296,12 @@ def report(records: list[dict[str, Any]], device: str, count: int) -> str:
     bar, lines, loops = f"within {CLOSE:.0%}", [], []
     for one in sizes:
         bus = digits(factor * (size(one["size"]) or 0) / one["alone"] / 1e3)
-        figures = one["alone"], one["plain"], *over(one, "alone", "plain"), one["spread"], bus, one["instrument"]
+        figures = one["alone"], one["plain"], *over(one["alone over plain"]), one["spread"], bus, one["instrument"]
         lines.append((one["size"], *figures))
-        theirs = one["theirs, mean"], one["theirs, slowest"]
+        theirs: list[Any] = [one["theirs, mean"], one["theirs, slowest"]]
         if device == "cuda":
-            theirs += one["count"], one["alike, slowest"], one["pipelined"], *over(one, "pipelined", "alike, slowest")
-            theirs += (
-                one["graph, mean"],
-                one["graph, slowest"],
-                one["captured"],
-                over(one, "graph, slowest", "plain")[0],
-            )
+            theirs += [one["count"], one["alike"], one["pipelined"], *over(one["pipelined over alike"])]
+            theirs += [one["graph, mean"], one["graph"], one["captured"], over(one["graph over plain"])[0]]
         loops.append((one["size"], *theirs))
     alone = ["size", f"ours, {name}", "plain loop", "ours over plain", bar, "rank spread", "bus GB/s", "instrument"]
     row = ["size", f"n = {ITERATIONS}, mean of ranks", f"n = {ITERATIONS}, slowest"]
@@ -315,7 +309,8 @@ def report(records: list[dict[str, Any]], device: str, count: int) -> str:
         row += ["n of ours", "slowest", "ours, pipelined_us", "ours over it", bar]
         row += ["-G, mean of ranks", "-G, slowest", "ours, of impl=cudagraph", "-G over a call alone"]
     body = [
-        f"{count} ranks, float32, in place; medians of {REPEATS} turns, in us. A call alone:\n",
+        f"{count} ranks, float32, in place; medians of {' or '.join(dict.fromkeys(str(one['turns']) for one in sizes))}"
+        " turns, in us. A call alone:\n",
         table(alone, lines),
     ]
     body += ["", "By the method of nccl-tests, back to back:\n", table(row, loops), ""]
