@@ -68,7 +68,6 @@ class Fingerprints:
     """Compute fingerprints of cases. A file is read at the first request, and again after it has changed."""
 
     def __init__(self) -> None:
-        self._sources: dict[tuple[Path, Entries], tuple[str, _Source]] = {}  # with the file's stamp
         self._first: dict[str, _First] = {}
         python = ".".join(platform.python_version_tuple()[:2])
         self._versions = {"python": python, **{name: package_version(name) for name in PACKAGES}}
@@ -210,13 +209,10 @@ class Fingerprints:
         return [path.parent, *self._roots]
 
     def _source(self, path: Path, entries: Entries = ()) -> _Source:
-        key, now = (path, entries), stamp(str(path))
-        if key not in self._sources or self._sources[key][0] != now:
-            try:
-                self._sources[key] = now, _read(path, entries)
-            except OSError:
-                return _Source(ABSENT)
-        return self._sources[key][1]
+        try:
+            return _read(path, entries, stamp(str(path)))
+        except OSError:
+            return _Source(ABSENT)
 
 
 def is_version(name: str) -> bool:
@@ -299,8 +295,9 @@ def functions_of(impl: Choice, file: Path) -> list[str]:
     return [function for path, _, function in named if path and os.path.abspath(path) == str(file)]
 
 
-def _read(path: Path, entries: Entries) -> _Source:
-    """Raises OSError."""
+@cache
+def _read(path: Path, entries: Entries, _stamp: str) -> _Source:
+    """Raises OSError. ``_stamp``: that of the file, which is read again when it has changed."""
     content = path.read_bytes()
     if path.suffix != ".py" and not entries:
         return _Source(_digest(content), includes=tuple(name.decode() for name in INCLUDE.findall(content)))
