@@ -30,8 +30,6 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("list", __doc__, ("output_dir", "where"))
     parser.add_argument("--limit", type=int, default=LIMIT, metavar="N", help=f"the newest N ({LIMIT}); 0: all")
     options = parser.parse(argv)
-    if options.limit < 0:
-        raise BadInput(f"--limit {options.limit}: give a whole number of at least 0")
     folders = run_folders(options.output_dir)
     if not folders:
         raise BadInput(f"output_dir={options.output_dir}: there is no run in it; give output_dir=<folder> of runs")
@@ -45,5 +43,5 @@ def main(argv: Sequence[str]) -> int:
     rows = [[str(record[name]) for name in COLUMNS] for record in shown]
     print(text_of(Table("", COLUMNS, [("", rows)], left=LEFT, rule=False)), end="")
     if older := len(folders) - len(summaries) + len(records) - len(shown):
-        print(f"{older} older runs are not shown; --limit 0 shows all")
+        print(f"{older} older run{'s are' if older > 1 else ' is'} not shown; --limit 0 shows all")
     return 0

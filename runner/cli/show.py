@@ -43,9 +43,8 @@ def main(argv: Sequence[str]) -> int:
     runs = read_runs(options)
     chosen = list(zip(runs, chosen_lines(runs, options.where, options.sort), strict=True))
     if options.summary:
-        give(
-            "".join(f"{line}\n" for run, lines in chosen for line in fastest_table.summary(run, lines)), options.output
-        )
+        sentences = [sentence for run, lines in chosen for sentence in fastest_table.summary(run, lines)]
+        give("".join(f"{sentence}\n" for sentence in sentences), options.output)
     elif options.format in RECORDS:
         records = [record for run, lines in chosen for record in _records(run, lines, options)]
         give(RECORDS[options.format](records), options.output)
@@ -98,8 +97,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 def _records(run: Run, lines: Sequence[Line], options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     """Yield the records with all columns of rows.csv, or with those that name the case and those that were chosen."""
     settings = {name for line in lines for name in run.names.settings(line.case)}
-    kept = {"workload", "impl", "status", *settings, *run.plan.columns}
+    chosen = dict.fromkeys(run.plan.columns)
+    kept = {"workload", "impl", "status", *settings, *chosen}
     for record in fastest_table.fastest_records(run, lines) if options.fastest else flat_records(lines):
-        if run.plan.columns and not options.fastest:
-            record = {name: value for name, value in record.items() if name in kept or "." in name}
+        if chosen and not options.fastest:
+            record = chosen | {name: value for name, value in record.items() if name in kept or "." in name}
         yield {"run": run.name, **record} if len(options.runs) > 1 else record

@@ -25,18 +25,21 @@ from ..records.case import Choice, as_typed
 from ..records.figures import figure
 from ..records.plain_text import shortened
 from ..records.schema import build
+from ..report.console import console
 from ..report.table import Table, text_of
 from ..subject.operation import OwnOperation, workload_class
 from ..tasks import formats, own_file
 from ._parser import Parser
 
-COLUMNS = ("task", "format", "inputs", "outputs", "check", "sizes", "cannot run here")
-LEFT = frozenset((0, 1, 5, 6))
+COLUMNS = ("task", "format", "inputs", "outputs", "check", "sizes")
+LEFT, DROP = frozenset((0, 1, 5)), {5: 1, 1: 2}  # a narrow terminal leaves out the sizes, then the formats
 LONGEST = 60  # characters of the sizes
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the list and return 0. Raises BadInput."""
+    from rich.progress import track
+
     parser = Parser("tasks", __doc__, ("runs",), usage="FOLDER...", arguments={"FOLDER": "of task files, or a glob"})
     places = [formats.as_place(place) for place in parser.parse(argv).runs]
     if not places:
@@ -46,26 +49,34 @@ def main(argv: Sequence[str]) -> int:
     paths = [path for place in places for path in (formats.find(place) if formats.is_place(place) else [place])]
     gpu = max((gpu.memory_bytes for gpu in gpus.visible()), default=0)
     memory = gpu or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    rows = list(_rows(paths, "cuda" if gpu else "cpu", memory))
-    print(text_of(Table("", COLUMNS, [("", rows)], left=LEFT, rule=False)), end="")
-    refused = sum(bool(row[-1]) for row in rows)
-    print(f"{len(rows)} tasks: {len(rows) - refused} can run here, {refused} cannot")
+    out, found = console(), _rows(paths, "cuda" if gpu else "cpu", memory)
+    rows = [*track(found, "tasks", len(paths), console=out, transient=True, disable=not out.is_terminal)]
+    reasons = {task: reason for task, *_, reason in rows if reason}
+    notes = ["", *(f"{task} cannot run here: {reason}" for task, reason in reasons.items())] if reasons else []
+    table = Table("", COLUMNS, [("", [row[:-1] for row in rows])], notes, LEFT, drop=DROP, rule=False)
+    print(text_of(table, out.width), end="")
+    print(f"{len(rows)} tasks: {len(rows) - len(reasons)} can run here, {len(reasons)} cannot")
     return 0
 
 
 def _rows(paths: Sequence[str], device: str, memory: int) -> Iterator[list[str]]:
-    """Yield the lines, made in another process: torch 2.13 may corrupt memory while tensors have none of their own."""
+    """Yield the lines and the reason why a task cannot run, "" if it can.
+
+    Another process makes them: torch 2.13 may corrupt memory while tensors have none of their own.
+    """
     waiting = [*paths]
     while waiting:
         command = [sys.executable, "-P", "-m", "kernel_runner.cli.tasks", device, str(memory), *waiting]
-        done = subprocess.run(command, capture_output=True, env=processes.environment(), check=False)
-        rows = [json.loads(line) for line in done.stdout.splitlines()]
-        yield from rows
+        pipe, silent, rows = subprocess.PIPE, subprocess.DEVNULL, 0
+        with subprocess.Popen(command, stdout=pipe, stderr=silent, env=processes.environment()) as process:
+            for line in process.stdout or ():
+                yield json.loads(line)
+                rows += 1
         if not rows:  # else an earlier task may have been the cause
-            code = done.returncode
+            code = process.returncode
             end = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             yield [waiting[0], "", "", "", "", "", f"the process that computed its sizes ended {end}"]
-        waiting = waiting[max(1, len(rows)) :]
+        waiting = waiting[max(1, rows) :]
 
 
 def _answer(device: str, memory: str, *paths: str) -> None:

@@ -14,9 +14,12 @@ from hydra.errors import ConfigCompositionException, MissingConfigException, Ove
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..implementations import kernel_names
 from ..records.bad_input import BadInput, choices
 from ..records.options import CONF
+from ..tasks import own_file
 from .grid import BESIDE, FIRST_LINE, having_argument, is_field
+from .own_workloads import offered
 
 SEVERAL = ("measure", "log", "shapes")  # groups with several options in a config
 # Errors from reading a YAML file. PyYAML raises LookupError for !!bool x, and AttributeError for !!timestamp x.
@@ -130,11 +133,17 @@ def _no_such_option(file: str, options: Sequence[str], folders: Sequence[Path], 
         return f"workload={name}: no such option; workload={name}/ takes the tasks in that folder"
     if group == "workload" and Path(f"{name}.py").is_file():
         return f"workload={name}: no such option; write workload={name}.py for that file"
-    workloads = [path.stem for folder in folders for path in folder.glob("workload/*.yaml")]
-    typed = next((match for word in words if (match := re.fullmatch(r"workload=(\w+)", word))), None)
-    if group == "impl" and typed and typed[1] not in workloads:  # then the option may be one of its functions
-        return _no_such_option(f"workload/{typed[1]}", workloads, folders, ())
-    return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in options))}"
+    available = {option.rpartition("/")[2] for option in options}
+    chosen = next((word.partition("=")[2].split(",") for word in words if word.startswith("workload=")), [])
+    if group == "impl" and all(re.fullmatch(r"[\w.]+", workload) for workload in chosen):
+        known = [path.stem for folder in folders for path in folder.glob("workload/*.yaml")]
+        if unknown := [workload for workload in chosen if workload not in known and not own_file.is_own(workload)]:
+            return _no_such_option(f"workload/{unknown[0]}", known, folders, ())  # it may be one of its functions
+        kernels = {workload: kernel_names(workload) for workload in chosen}
+        if chosen and all(names or own_file.is_own(workload) for workload, names in kernels.items()):
+            functions = {option.removesuffix(".yaml") for of, option in offered() if of == group}
+            available -= set(kernel_names()).difference(functions, *kernels.values())
+    return f"{group}={name}: no such option; {choices(name, available)}"
 
 
 def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:

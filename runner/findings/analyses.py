@@ -3,7 +3,7 @@
 To add one is to add a function here. Its name and its keyword arguments are those of an item of ``conclusion``, as in
 ``{name: growth, over: workload.size}``. It gets the run and yields sentences with figures and their 95 % intervals, and
 none if no row has what it needs: ``no_answer`` then says why. An argument ``over`` or ``field`` names a field,
-``column`` or ``columns`` columns of docs/columns.md. Other functions are private.
+``column`` or ``columns`` columns of docs/columns.md, ``without`` an implementation. Other functions are private.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from ..records.bad_input import BadInput, choices
 from ..records.case import CaseRecord, Choice
 from ..records.figures import listed, times
 from ..records.grouping import grouped
+from ..records.options import option_defaults
 from ..records.schema import build, to_fields
 from . import analyses as every_analysis
 from . import fastest
@@ -91,6 +92,9 @@ def check(analysis: Choice, cases: Sequence[CaseRecord]) -> dict[str, Any]:
     for name in ("over", "field"):
         if name in arguments and (field := arguments[name]) not in there:
             raise BadInput(f"{where}.{name}: {field}: no case has this field; {choices(field, there)}")
+    without, impls = arguments.get("without"), {case.impl.name for case in cases}
+    if without and without not in impls and not option_defaults(f"impl/{without}"):  # a sweep may leave one out
+        raise BadInput(f"{where}.without: {without}: no such implementation; {choices(without, impls)}")
     check_columns([arguments["column"]] if "column" in arguments else arguments.get("columns", ()))
     return arguments
 

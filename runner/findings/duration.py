@@ -27,7 +27,7 @@ SAME, SAME_WORKLOAD, FAR_SIZES, OTHER_WORKLOAD, OTHER_DEVICE, DEFINITION = BASES
 )
 GUESSES = BASES[2:]
 GUESSED_SHARE = 0.2  # of the time: from here on, all of it is called a guess
-FAR = 16.0  # times as long a call, or as short, as that of the row
+FAR = 16.0  # times as long a call, or as short, as that of the row: too far to scale it up
 MOST_SLOWER = 20.0  # times what operations and bytes take
 MOST_ALIKE = 50  # rows of a kind that are looked at, the newest
 NOTHING = Cost(0.0, 0.0, 0.0)
@@ -167,19 +167,22 @@ class Past:
     def _nearest(self, case: CaseRecord, label: str, device: str) -> tuple[float, Cost, str] | None:
         """Return the median of what the most similar cases give, a cost, and the basis; None without any."""
         for basis, kind in _kinds(case, label, device):
-            if not (alike := self._alike.get(kind)):
-                continue
-            alike = alike[:MOST_ALIKE]
+            alike = self._alike.get(kind, [])[:MOST_ALIKE]
             power = self._costs.power([each.work for each in alike])
-            scaled = [self._scaled(each, case, device, power) for each in alike]
+            scaled = [(*self._scaled(each, case, device, power), each.built_s) for each in alike]
+            if "path" not in case.workload.fields:  # a short call is mostly overhead: the definition says more
+                scaled = [each for each in scaled if each[0] <= FAR]
+            if not scaled:
+                continue
             distance = min(abs(log(growth)) for growth, *_ in scaled)
-            nearest = [place for place, each in enumerate(scaled) if abs(log(each[0])) <= distance + 0.01]
+            nearest = [each for each in scaled if abs(log(each[0])) <= distance + 0.01]
             if distance > log(FAR) and basis not in GUESSES:
                 basis = FAR_SIZES
-            seconds = median(scaled[place][1] for place in nearest)
+            seconds = median(each[1] for each in nearest)
+            _, _, cost, built_s = nearest[0]
             if label != REFERENCE and basis != SAME and self._compiles(case):
-                seconds += max(each.built_s for each in alike) - alike[nearest[0]].built_s
-            return seconds, scaled[nearest[0]][2], basis
+                seconds += max(each.built_s for each in alike) - built_s
+            return seconds, cost, basis
         return None
 
     def _scaled(self, seen: Observed, case: CaseRecord, device: str, power: float) -> tuple[float, float, Cost]:

@@ -18,7 +18,7 @@ class Names:
 
     def __init__(self, cases: Sequence[CaseRecord]) -> None:
         self._labels = Labels(case.impl for case in cases)
-        self._varying_settings = several(case.flat_settings for case in cases)
+        self._varying_settings = _varying_settings(cases)
         varied = varying(case.workload for case in cases)
         workloads = grouped((case.workload for case in cases), lambda workload: workload.name)
         # By workload: the fields that vary over the grid, in the order of its class; and the others with their values.
@@ -58,6 +58,16 @@ class Names:
     def case(self, case: CaseRecord) -> str:
         """Return the heading and the implementation in one: ``gelu cols=1024 seed=1 triton``."""
         return " ".join(self.parts(case))
+
+
+def _varying_settings(cases: Sequence[CaseRecord]) -> set[str]:
+    """Return the settings that vary over ``cases``, without fields of measurements that ``quick`` alone changes."""
+    names = several(case.flat_settings for case in cases)
+    if "quick" not in names:
+        return names
+    by_quick = grouped(cases, lambda case: case.settings.quick).values()
+    chosen = set[str]().union(*(several(case.flat_settings for case in alike) for alike in by_quick))
+    return {name for name in names if name in chosen or not name.startswith("measure.")}
 
 
 def _constants(workload: Choice, varied: set[str]) -> dict[str, Scalar]:

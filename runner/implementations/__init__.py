@@ -116,9 +116,9 @@ def implementation_class(name: str) -> type[Implementation]:
 
 
 @cache
-def kernel_names() -> list[str]:
-    """Return the names of the implementations in ``kernels/``, of all operations."""
-    return sorted({path.stem for path in KERNELS.glob("*/[!_]*.py")})
+def kernel_names(op: str = "*") -> list[str]:
+    """Return the names of the implementations in ``kernels/<op>``, by default of all operations."""
+    return sorted({path.stem for path in KERNELS.glob(f"{op}/[!_]*.py")})
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ..findings.notes import ALONE, footnotes, mixed, row_notes
 from ..findings.run import Run
 from ..findings.validity import verdict
 from ..measure.columns import column_of, known_columns
+from ..measure.columns import columns as measured_columns
 from ..records.columns import STATUSES, TERMS, VERDICTS, Column
 from ..records.figures import figure, interval
 from ..records.row import Row
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+MOST_OWN = 8  # columns of measurements in a table without a time
 MARKS = {"yes": "★", "tied": "≈", "only": " ", "unknown": " ", "no": " "}  # by the column ``fastest``
 
 
@@ -37,9 +39,10 @@ def usual_columns() -> dict[str, Column]:
 def table_of(lines: Sequence[Line], names: Names, chosen: Sequence[str] = ()) -> Table:
     """Return the table: one line per case, under a heading per problem that says what varies.
 
-    It has the ``chosen`` columns of docs/columns.md, or the usual ones that are not empty.
+    It has the ``chosen`` columns of docs/columns.md, or the usual ones that are not empty, and without a time the
+    first columns of the measurements.
     """
-    columns = {name: column_of(name) for name in chosen} or usual_columns()
+    columns = {name: column_of(name) for name in chosen} or {**_instead_of_time(lines), **usual_columns()}
     cells = {
         name: [_chosen(column, names.value(line, name)) if chosen else _usual(column, line, name) for line in lines]
         for name, column in columns.items()
@@ -65,6 +68,17 @@ def table_of(lines: Sequence[Line], names: Names, chosen: Sequence[str] = ()) ->
     drop = {} if chosen else {at: columns[name].drop for at, name in enumerate(cells, 1) if columns[name].drop}
     left = frozenset({0, last})
     return Table("", heads, groups, left=left, names=["", *cells, ""], drop=drop, marks=marks)
+
+
+def _instead_of_time(lines: Sequence[Line]) -> dict[str, Column]:
+    """Return the first columns of the measurements of ``lines`` that have a value; {} if a line has a time."""
+    if any(line.time_us for line in lines):
+        return {}
+    measures = {measure.name for line in lines for measure in line.case.measures}
+    declared = chain.from_iterable(own.items() for name, own in measured_columns().items() if name in measures)
+    known = [(name, column) for name, column in declared if any(line.value(name) is not None for line in lines)]
+    # A narrow terminal leaves them out after the usual ones, the last first.
+    return {name: column.shown(name, drop=100 - at) for at, (name, column) in enumerate(known[:MOST_OWN])}
 
 
 def _chosen(column: Column, value: Any) -> str:

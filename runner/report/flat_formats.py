@@ -33,10 +33,11 @@ def _inert(value: object) -> object:
 
 
 def json_text(records: Records) -> str:
-    """Return ``records`` as a JSON array, one record a line. NaN and infinity are null."""
+    """Return ``records`` as a JSON array, one a line, all with the same keys. NaN and infinity are null."""
     import orjson
 
-    lines = [orjson.dumps(dict(record), option=orjson.OPT_NON_STR_KEYS).decode() for record in records]
+    empty = dict.fromkeys(column_names(records))
+    lines = [orjson.dumps(empty | dict(record), option=orjson.OPT_NON_STR_KEYS).decode() for record in records]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 

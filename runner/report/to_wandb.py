@@ -130,7 +130,7 @@ def _write(request: dict[str, Any], reason: str, runs: Sequence[Run], options: N
     path = request["spec"]
     _, problem = _build(request, timeout_s)
     if problem:
-        raise BadInput(f"{path}: the report cannot be written: {problem}; give --output PATH")
+        raise BadInput(f"the report cannot be made: {problem}")
     words = ["python", "-m", "runner", "report", "wandb", *(str(run.folder) for run in runs)]
     for name in ("entity", "project", "title"):
         words += [f"--{name}", value] if (value := getattr(options, name)) else []

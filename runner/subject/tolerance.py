@@ -146,11 +146,6 @@ class Judge:
         outputs = [leaf for leaf in self._own.values() if isinstance(leaf, Tensor)]
         return sum(output.numel() * output.element_size() for output in outputs)
 
-    @property
-    def reference_outputs(self) -> Leaves:
-        """Return what the reference gives in its own types, by path."""
-        return dict(self._own)
-
     def check(self, outputs: object, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Compare every tensor, number and string of ``outputs``, which a call returned, and the arguments.
 

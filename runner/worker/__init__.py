@@ -38,6 +38,9 @@ WIPED_BYTES_S = 3e11  # the driver wipes freed memory: 138 GiB slowed an H200 by
 # Inductor's processes: the pool that compiles, also for later cases, and the processes that time candidates.
 INDUCTOR = re.compile(r"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
 
+# A worker ignores Ctrl-C, so KeyboardInterrupt is raised by the case. Its SystemExit ends the process: ``crashed``.
+RAISED = (Exception, KeyboardInterrupt)
+
 _modules_frozen = 0  # modules that were imported when gc.freeze was last called
 
 
@@ -104,7 +107,7 @@ class Worker:
         try:
             self._on_phase("compare")
             rounds = self._problem.compare() if self._problem else PairedRounds(reason="there is nothing to compare")
-        except Exception as error:
+        except RAISED as error:
             error.__traceback__ = None
             rounds = PairedRounds(reason=classify(error, "compare").reason)
         self._changed = self._changes()
@@ -128,7 +131,7 @@ class Worker:
             job.run()
             if job.wrong:
                 problem.redraw()  # a wrong implementation may have changed the inputs, and its reset is not trusted
-        except Exception as error:
+        except RAISED as error:
             fault = classify(error, job.phase)
             if fault.status != "unsupported":
                 detail = clip(traceback.format_exc())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 
 from runner.cli import tasks
 from runner.device import gpus
@@ -47,7 +48,7 @@ def table(tmp_path, monkeypatch, capsys):
             (tmp_path / name).write_text(text)
         assert tasks.main(["."]) == 0
         printed = map(str.split, capsys.readouterr().out.splitlines())
-        return {first.removeprefix("./"): " ".join(others) for first, *others in printed}
+        return {first.removeprefix("./"): " ".join(others) for first, *others in filter(None, printed)}
 
     return lines
 
@@ -56,16 +57,22 @@ def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(table
     listed = table(FILES)
     # 2 x 1024 numbers; weight, bias, mean and variance of 1024 numbers each, and a count; 3 outputs in float64.
     assert listed["1_norm.py"] == "kernelbench 24.01 KiB 8 KiB 96 KiB rows=2 width=1024"
-    assert "needs " in listed["2_large.py"]
+    assert listed["2_large.py"].startswith("cannot run here: needs ")
     assert listed["2_large.py"].endswith("; give smaller sizes")
-    assert listed["3_gpu.py"] == "kernelbench rows=2 width=1024 asks for a GPU in line 10"
+    assert listed["3_gpu.py"] == "cannot run here: asks for a GPU in line 10"
     assert listed["4_either.py"] == listed["1_norm.py"]
     assert listed["5_package.py"].endswith("its inputs need the package a_missing_package; install it to run this")
     assert listed["7_broken.py"].endswith("line 3: invalid syntax")
     assert listed["8_value.py"] == "file n=3"  # its output's size depends on a value
-    assert listed["9_crash.py"] == "the process that computed its sizes ended by SIGSEGV"
+    assert listed["9_crash.py"] == "cannot run here: the process that computed its sizes ended by SIGSEGV"
     assert listed["10_after.py"] == listed["1_norm.py"]
     assert listed["10"] == "tasks: 5 can run here, 5 cannot"
+
+
+def test_a_narrow_terminal_has_room_for_the_memory(table, monkeypatch):
+    monkeypatch.setattr(tasks, "console", lambda: Console(width=60))
+    task = FILES["1_norm.py"].replace("rows, width = 2, 1024", "rows, width, channels = 2, 1024, 1")
+    assert table({"1_norm.py": task})["1_norm.py"] == "kernelbench 24.01 KiB 8 KiB 96 KiB"
 
 
 def test_modules_of_the_folder_with_names_of_others_are_in_nobodys_way(cold, table, tmp_path):

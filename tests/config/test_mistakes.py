@@ -315,8 +315,14 @@ def test_an_unknown_workload_comes_before_an_option_that_may_be_a_function_of_it
     (tmp_path / "mine.py").touch()
     with pytest.raises(BadInput, match=r"^workload=mine: no such option; write workload=mine\.py for that file$"):
         config.plan(["workload=mine", "impl=bespoke"])
-    with pytest.raises(BadInput, match=r"^impl=bespoke: no such option; one of: "):
-        config.plan(["workload=softmax", "impl=bespoke"])
+
+
+def test_the_implementations_of_the_typed_workloads_are_listed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    with pytest.raises(BadInput, match=r"^impl=bespoke: no such option; one of: compiled, copy, cuda, "):
+        config.plan(["workload=gelu", "impl=bespoke"])
+    with pytest.raises(BadInput, match=r"^impl=onlin: no such option; did you mean online\? One of: .*fft, file"):
+        config.plan(["workload=conv2d,softmax", "impl=onlin", "-m"])
 
 
 def test_a_list_where_one_belongs_is_taken(monkeypatch):

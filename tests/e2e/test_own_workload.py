@@ -121,7 +121,10 @@ def test_a_wrong_function_is_wrong_and_a_check_of_the_file_judges(run, here):
             ("workload=literal.py",),
             "inputs: the default of n is SIZE, which is not a literal; give a number",
         ),
-        (("workload=rms_norm.py", "impl=nope"), "impl=nope: no such option"),
+        (
+            ("workload=rms_norm.py", "impl=nope"),
+            "one of: compiled, copy, cudagraph, file, fused, plain, reference\n",
+        ),
         (("workload=file",), "workload=file: say which, as in workload=file workload.path=rms_norm.py"),
         (("workload=rms_norm.py", "workload.pass=up"), "pass: 'up' is not allowed; one of: bwd, fwd, fwd_bwd"),
         (

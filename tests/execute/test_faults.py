@@ -34,6 +34,7 @@ def out_of_memory(x): raise MemoryError("no more")
 def raises(x): raise ValueError("wrong shape, says the kernel")
 def wrong(x): return right(x) + 1
 def exits(x): sys.exit(3)
+def interrupts(x): raise KeyboardInterrupt
 def dies_when_idle(x):
     if not hasattr(torch, "timer"):
         torch.timer = threading.Timer(float(os.environ.get("IDLE_S", "1")), os._exit, [0])
@@ -167,13 +168,14 @@ def sleepers() -> list[str]:
 
 
 def test_each_way_to_fail_has_its_status_and_the_next_case_is_right(grid):
-    names = ["segfault", "abort", "leaves", "exits", "out_of_memory", "raises", "wrong", "right"]
+    names = ["segfault", "abort", "leaves", "exits", "interrupts", "out_of_memory", "raises", "wrong", "right"]
     rows = grid(*names)
     assert {name: row.status for name, row in rows.items()} == {
         "segfault": "crashed",
         "abort": "crashed",
         "leaves": "crashed",
         "exits": "crashed",
+        "interrupts": "error",
         "out_of_memory": "oom",
         "raises": "error",
         "wrong": "wrong",
@@ -183,6 +185,7 @@ def test_each_way_to_fail_has_its_status_and_the_next_case_is_right(grid):
     assert rows["abort"].reason == "the worker was killed by SIGABRT in phase build"
     assert rows["leaves"].reason == "the worker exited with code 0 in phase build"
     assert rows["exits"].reason == "the worker exited with code 3 in phase build"
+    assert rows["interrupts"].reason == "KeyboardInterrupt"
     assert "about to read address 0" in rows["segfault"].detail
     assert "string_at" in rows["segfault"].detail, "faulthandler's stack"
 

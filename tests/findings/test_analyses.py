@@ -342,6 +342,7 @@ def test_an_analysis_of_another_version_is_named(answer, made):
         ("growth", {}, "conclusion.growth.over: missing; give it a value with conclusion.growth.over=..."),
         ("growth", {"over": "workload.colz"}, "conclusion.growth.over: workload.colz: no case has this field; did you"),
         ("growth", {"over": "workload.cols", "column": "tim"}, "columns: no such column 'tim'; did you mean"),
+        ("effect", {"field": "workload.cols", "without": "unquantised"}, "conclusion.effect.without: unquantised: no "),
         ("values", {"columns": ("nope",)}, "columns: no such column 'nope'; "),
         ("ranking", {"over": "workload.cols"}, "conclusion.ranking.over: no such field; there are none"),
         ("operations", {"most": "x"}, "conclusion.operations.most: 'x' is not allowed; give a whole number"),
@@ -351,6 +352,11 @@ def test_a_mistake_is_one_line(made, name, fields, message):
     with pytest.raises(BadInput) as refusal:
         check(Choice(name, fields), [made.case("gelu", "torch", {"cols": 8})])
     assert str(refusal.value).startswith(message)
+
+
+def test_an_analysis_may_leave_out_an_implementation_that_the_sweep_leaves_out(made):
+    fields = {"field": "workload.cols", "without": "unquantized"}
+    assert check(Choice("effect", fields), [made.case("linear_int8", "torch", {"cols": 8})])["without"] == "unquantized"
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def ran(tmp_path):
 
     def write(*rows):
         folder = tmp_path / "2026-11-21" / "12-00-00-matmul"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with Journal(folder) as journal:
             journal.begin()
             for row in rows:
@@ -150,11 +150,20 @@ def test_a_row_is_scaled_to_the_sizes_that_are_asked_for(ran):
     folder = ran(a_row(seen, call_s=2.0, wall_s=60.0, check_s=20.0, measure_s=30.0))
     same, near, far = planned("workload=matmul", "workload.size=2048,4096,16384", "impl=torch")
     guess = estimate([same, near, far], folder)
-    assert [guess.bases[case.key] for case in (same, near, far)] == [SAME, SAME_WORKLOAD, FAR_SIZES]
+    assert [guess.bases[case.key] for case in (same, near, far)] == [SAME, SAME_WORKLOAD, DEFINITION]
     assert guess.seconds[same.key] == pytest.approx(60.0)
     assert 6 * 60 < guess.seconds[near.key] < 9 * 60
     assert guess.is_guess
     assert not estimate([same, near], folder).is_guess
+
+
+def test_a_short_call_says_nothing_of_a_much_larger_size(ran):
+    seen, asked = planned("workload=gelu", "workload.rows=16", "workload.cols=64,262144", "impl=torch")
+    folder = ran(a_row(seen, call_s=1e-4, wall_s=0.6, check_s=0.1, measure_s=0.4))
+    assert estimate([asked], folder).seconds == estimate([asked], "none").seconds
+    larger, smaller = planned("workload=gelu", "workload.cols=4096,64", "impl=torch")
+    folder = ran(a_row(larger, call_s=0.1, wall_s=9.0, measure_s=8.0))
+    assert estimate([smaller], folder).bases == {smaller.key: FAR_SIZES}
 
 
 def test_the_nearest_size_is_scaled(ran):

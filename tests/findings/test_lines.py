@@ -21,7 +21,7 @@ from runner.records.paired_rounds import PairedRounds
 from runner.records.plan import Plan
 from runner.records.row import Row
 from runner.records.settings import Settings
-from runner.report.case_table import styled_table
+from runner.report.case_table import styled_table, table_of
 from runner.store.journal import Journal
 
 
@@ -130,6 +130,17 @@ def test_separate_times_have_a_word_if_both_are_certain_and_the_machine_repeats_
     assert (line.speedup_low is None) == (says == FALSE)
     notes = styled_table(found, Names([one.case for one in rows]), 130).plain.splitlines()
     assert [note for note in notes if note.startswith(says)]
+
+
+def test_a_table_without_a_time_has_the_figures_of_the_measurements():
+    first, second = (row(impl, None) for impl in ("torch", "triton"))
+    parts = replace(second.case, measures=(Choice("parts", {"calls": 3}),))
+    rows = [replace(first, metrics={}), replace(second, case=parts, metrics={"step_us": 12.5, "parts_pct": 101.0})]
+    table = table_of(derive_lines(rows, None), Names([each.case for each in rows]))
+    assert table.heads[1:3] == ["step_us", "parts_pct"]
+    assert table.rows[1][1:3] == ("12.5 us", "101 %")
+    timed = table_of(derive_lines([row("torch", 1.0), rows[1]], None), Names([first.case, parts]))
+    assert "step_us" not in timed.heads
 
 
 def test_times_in_paired_rounds_need_no_certificate():

@@ -70,13 +70,12 @@ def test_limit_and_where_choose_runs(run, listed):
     for day in range(1, 4):
         run(f"2025-01-0{day}", commit=f"{day}" * 40)
     dates = [line[0] for line in listed("--limit", "2")]
-    assert dates == ["date", "2025-01-02", "2025-01-03", "1 older runs are not shown; --limit 0 shows all"]
+    assert dates == ["date", "2025-01-02", "2025-01-03", "1 older run is not shown; --limit 0 shows all"]
     assert [line[0] for line in listed("--limit", "0")[1:]] == ["2025-01-01", "2025-01-02", "2025-01-03"]
     assert [line[0] for line in listed("--where", "commit=1*,3*,device=cpu")[1:]] == ["2025-01-01", "2025-01-03"]
     for words, said in {
         ("--where", "commit=4*"): "--where commit=4*: no row has it; one of: 11111111, 22222222, 33333333",
         ("--where", "nam=x"): "--where nam: no such column; did you mean name? One of: ",
-        ("--limit", "-1"): "--limit -1: give a whole number of at least 0",
         ("last",): "last: not an argument of list; one of: --help, --limit, --where, output_dir=",
     }.items():
         assert listed(*words, code=2).startswith(f"runner: {said}")

@@ -328,6 +328,15 @@ def test_csv_and_json_have_all_that_rows_csv_has_and_several_runs_a_column(folde
     assert text.index("6 of 18 cases: ") < text.index("\n0 of 2 cases. Results: ")
 
 
+def test_every_record_of_json_has_the_same_keys_and_each_column_that_is_asked_for(folder, show):
+    records = json.loads(show(folder, "--format", "json"))
+    assert len({tuple(record) for record in records}) == 1
+    assert None in [record["speedup"] for record in records]
+    chosen = json.loads(show(folder, "--format", "json", "columns=time_us,power_w"))
+    assert all({"time_us", "power_w", "status"} <= record.keys() for record in chosen)
+    assert {record["power_w"] for record in chosen} == {None}
+
+
 def test_text_of_a_run_is_no_markup_of_markdown_or_latex(made, tmp_path, show):
     odd = r"a|b*c_<d> ~[e]\f&g$h%i#j{k}^"
     rows = [made.timed(made.case("gelu", "torch", {"data": odd, "rows": rows}), 1.0) for rows in (1, 2)]

@@ -81,6 +81,9 @@ def test_the_file_is_where_it_is_asked_for_but_never_over_a_file_of_the_run(fold
     refused = report(capsys, folder, "--output", folder / "plan.jsonl")
     assert (refused.code, refused.lines) == (2, [])
     assert "plan.jsonl: the run has written it; give another path" in refused.err
+    (place / "file").touch()
+    in_the_way = report(capsys, folder, "--output", "file/my.json")
+    assert in_the_way.err.count("give --output PATH elsewhere") == in_the_way.err.count("--output") == 1
 
 
 @pytest.mark.parametrize("mode", ["offline", pytest.param("disabled", marks=pytest.mark.long)])
@@ -100,6 +103,7 @@ def test_a_package_that_cannot_be_imported_is_named(folder, place, capsys, monke
     found = report(capsys, folder)
     assert (found.code, found.lines) == (2, [])
     assert "its process ended with code 1: ImportError: no such luck" in found.err
+    assert "--output" not in found.err
 
 
 def test_a_run_without_a_time_has_a_report_and_one_without_a_row_none(made, tmp_path, place, capsys):
