@@ -56,13 +56,16 @@ PROGRAMS = 4  # of a multiprocessor, at most, where each keeps sums
 
 
 @triton.jit
-def _of_rows(ptr, stride, row, rows, ROWS: tl.constexpr):
-    """Return a number of each of ROWS rows from ``row`` on. Loaded as a column, each thread would load it 8 times."""
+def _of_rows(ptr, stride, row, rows, ROWS: tl.constexpr, UNIT: tl.constexpr):
+    """Return a number of each of ROWS rows from ``row`` on. Loaded as a column, each thread would load it 8 times.
+
+    ``row`` is int64, and ``stride`` counts units of UNIT elements, of which there may be 2**31 between two rows.
+    """
     if ROWS == 1:
-        found = tl.load(ptr + row * stride)
+        found = tl.load(ptr + row * stride * UNIT)
     else:
         lane = row + tl.arange(0, ROWS)
-        found = tl.load(ptr + lane * stride, mask=lane < rows, other=0.0)[:, None]
+        found = tl.load(ptr + lane * stride * UNIT, mask=lane < rows, other=0.0)[:, None]
     return found
 
 
@@ -105,7 +108,7 @@ def _forward_rows(
         near = tl.zeros((ROWS, 1), ARITHMETIC)
         for place in tl.static_range(NEAR):
             one = x_ptr + tl.minimum(place, width - 1)
-            near += _of_rows(one, stride * UNIT, top, rows, ROWS).to(ARITHMETIC) / NEAR
+            near += _of_rows(one, stride, top, rows, ROWS, UNIT).to(ARITHMETIC) / NEAR
         centred = tl.where(inside, x - near, 0.0)
         beyond, variance = _moments(centred, count, AT_ONCE)
         if tl.max((beyond * beyond > variance * FAR).to(tl.int32)) > 0:
@@ -141,7 +144,7 @@ def _forward_long(
     UNIT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    width = tl.zeros((), tl.int64) + cols * UNIT
+    width = (tl.zeros((), tl.int64) + cols) * UNIT
     lane = tl.arange(0, STEP)
     steps = tl.cdiv(width, STEP)
     mean = tl.zeros((STEP,), ARITHMETIC)
@@ -189,15 +192,16 @@ def _backward_rows(
     w = tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
     dw = tl.zeros((ROWS, BLOCK), ARITHMETIC)
     db = tl.zeros((ROWS, BLOCK), ARITHMETIC)
-    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+    tiles = (rows - 1) // ROWS + 1  # tl.cdiv would overflow just below 2**31 rows
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
         top = (tl.zeros((), tl.int64) + tile) * ROWS
         row = (top + tl.arange(0, ROWS))[:, None]
         inside = (row < rows) & (col < width)
         x = tl.load(x_ptr + row * x_stride * UNIT + col, mask=inside, other=0.0).to(ARITHMETIC)
         dy = tl.load(dy_ptr + row * dy_stride * UNIT + col, mask=inside, other=0.0).to(ARITHMETIC)
-        rstd = _of_rows(rstd_ptr, 1, top, rows, ROWS)
+        rstd = _of_rows(rstd_ptr, 1, top, rows, ROWS, 1)
         if MEAN:
-            x = tl.where(inside, x - _of_rows(mean_ptr, 1, top, rows, ROWS), 0.0)
+            x = tl.where(inside, x - _of_rows(mean_ptr, 1, top, rows, ROWS, 1), 0.0)
         x *= rstd
         g = dy * w
         dx = g - x * (tl.sum(g * x, axis=1)[:, None] / count)
@@ -222,7 +226,7 @@ def _backward_long(
     MEAN: tl.constexpr, ARITHMETIC: tl.constexpr, STEP: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    width = tl.zeros((), tl.int64) + cols * UNIT
+    width = (tl.zeros((), tl.int64) + cols) * UNIT
     lane = tl.arange(0, STEP)
     steps = tl.cdiv(width, STEP)
     rstd = tl.load(rstd_ptr + row)
@@ -254,20 +258,20 @@ def _sum_columns(
     MEAN: tl.constexpr, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     # A program sums ``each`` rows of COLS columns, a multiple of ROWS but for the last ones.
-    width = tl.zeros((), tl.int64) + cols * UNIT
+    width = (tl.zeros((), tl.int64) + cols) * UNIT
     col = tl.program_id(0).to(tl.int64) * COLS + tl.arange(0, COLS)
     begin = tl.program_id(1).to(tl.int64) * each
     dw = tl.zeros((ROWS, COLS), ARITHMETIC)
     db = tl.zeros((ROWS, COLS), ARITHMETIC)
     for start in range(begin, tl.minimum(begin + each, rows), ROWS):
-        row = (start + tl.arange(0, ROWS))[:, None]
+        row = (start + tl.arange(0, ROWS).to(tl.int64))[:, None]
         inside = (row < rows) & (col < width)[None, :]
         x = tl.load(x_ptr + row * x_stride * UNIT + col[None, :], mask=inside, other=0.0).to(ARITHMETIC)
         dy = tl.load(dy_ptr + row * dy_stride * UNIT + col[None, :], mask=inside, other=0.0).to(ARITHMETIC)
         if MEAN:
-            x -= _of_rows(mean_ptr, 1, start, rows, ROWS)
+            x -= _of_rows(mean_ptr, 1, start, rows, ROWS, 1)
             db += dy
-        dw += dy * (x * _of_rows(rstd_ptr, 1, start, rows, ROWS))
+        dw += dy * (x * _of_rows(rstd_ptr, 1, start, rows, ROWS, 1))
     here = sums_ptr + tl.program_id(1).to(tl.int64) * width + col
     tl.store(here, tl.sum(dw, axis=0), mask=col < width)
     if MEAN:

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 VECTOR = 16  # bytes
+LONGEST = 2**31 - 32_768  # columns of a row; beyond, indices of the last step may need more than 32 bits
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def _differences(
 ):  # fmt: skip
     """Compute distances from differences, in ``steps`` of TOGETHER coordinates whose loads are on their way at once."""
     largest: tl.constexpr = 3.4028234663852886e38
-    across = tl.cdiv(m, COLS)
+    across = (m - 1) // COLS + 1  # tl.cdiv would overflow just below 2**31 points
     rows = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = (tl.program_id(0) % across).to(tl.int64) * COLS + tl.arange(0, COLS)
     square = tl.zeros((ROWS, COLS), ARITHMETIC)

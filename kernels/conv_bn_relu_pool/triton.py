@@ -52,13 +52,14 @@ def _block(
     z = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, CHANNELS * KERNEL_H * KERNEL_W, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
-        tap, c = k // CHANNELS, k % CHANNELS
-        down, along = tap // KERNEL_W, tap % KERNEL_W
+        tap, c = k // CHANNELS, (k % CHANNELS).to(tl.int64)
+        # int64, because int32 offsets overflow at 2**31 elements.
+        down, along = (tap // KERNEL_W).to(tl.int64), (tap % KERNEL_W).to(tl.int64)
         h, v = top[:, None] + down[None, :], left[:, None] + along[None, :]
         real = k < CHANNELS * KERNEL_H * KERNEL_W
         inside = (h >= 0) & (h < height) & (v >= 0) & (v < width) & counts[:, None] & real[None, :]
-        of_x = c.to(tl.int64) * x_c + down.to(tl.int64) * x_h + along * x_w
-        of_w = c.to(tl.int64) * w_c + down.to(tl.int64) * w_h + along * w_w
+        of_x = c * x_c + down * x_h + along * x_w
+        of_w = c * w_c + down * w_h + along * w_w
         a = tl.load(x_row[:, None] + of_x[None, :], mask=inside, other=0.0)
         b = tl.load(w_row[:, None] + of_w[None, :], mask=(f < filters)[:, None] & real[None, :], other=0.0)
         z = tl.dot(a, b.T, z, input_precision="ieee")

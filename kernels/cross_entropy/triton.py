@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..differentiable import apply, no_second_derivative
-from ..row_vectors import Rows, access, edges, finite, first_vector
+from ..row_vectors import LONGEST, Rows, access, edges, finite, first_vector
 from ..triton_device import LANES, arithmetic, l2_bytes, multiprocessors, programs_for, require_floats, require_gpu
 from ..triton_launch import each_time, planned, repeatable
 
@@ -33,9 +33,12 @@ SHORT = 4 * BLOCK  # rows of fewer elements have smaller blocks, so that more bl
 def _cross_entropy(
     x_ptr, target_ptr, loss_ptr, stored_ptr, stride, rows, cols,
     SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, STEP: tl.constexpr, UNIT: tl.constexpr, EDGES: tl.constexpr,
+    LONG: tl.constexpr,
 ):  # fmt: skip
     # ``first_vector`` tells how ``stride`` and ``cols`` count. Rows are int64: int32 overflows at 2**31 elements.
     row = tl.program_id(0).to(tl.int64)
+    if LONG:
+        cols = cols.to(tl.int64)
     first, head, whole = first_vector(row, stride, cols, UNIT, EDGES)
     vector = tl.arange(0, STEP // UNIT)[:, None] * UNIT
     element = tl.arange(0, UNIT)[None, :]
@@ -180,7 +183,7 @@ def _forward(
     repeatable(_cross_entropy)[(rows,)](
         x, target.contiguous(), loss, loss if stored is None else stored, given.stride // loads.stride_unit, rows,
         cols // loads.stride_unit, SAVE=save, ARITHMETIC=arithmetic(x), STEP=step, UNIT=loads.unit, EDGES=loads.edges,
-        num_warps=asked[1] or (STEP_WARPS if step >= STEP else 1),
+        LONG=cols > LONGEST, num_warps=asked[1] or (STEP_WARPS if step >= STEP else 1),
     )  # fmt: skip
     return loss, stored
 

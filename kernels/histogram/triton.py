@@ -34,7 +34,8 @@ def _count_blocks(x_ptr, y_ptr, count, bins, BINS: tl.constexpr, BLOCK: tl.const
     lane = tl.arange(0, BLOCK).to(tl.int64)
     counts = tl.zeros((BINS,), tl.int32)
     outside = tl.zeros((BLOCK,), tl.int32)
-    for block in range(tl.program_id(0), tl.cdiv(count, BLOCK), tl.num_programs(0)):
+    blocks = (count - 1) // BLOCK + 1  # tl.cdiv would overflow just below 2**31 elements
+    for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
         index = block * BLOCK + lane
         x = tl.load(x_ptr + index, mask=index < count, other=-1.0)
         bin, inside = _bins_of(x, bins)

@@ -22,14 +22,12 @@ import triton
 from torch import Tensor
 
 from ..differentiable import apply, no_second_derivative
-from ..row_vectors import Rows, access
+from ..row_vectors import LONGEST, Rows, access
 from ..triton_device import arithmetic, l2_bytes, multiprocessors, require_floats, require_gpu
 from ..triton_launch import each_time, planned, repeatable
 from ._triton_backward import _backward_long, _backward_rows
 from ._triton_forward import _softmax_long, _softmax_rows
 from ._triton_plan import ALONE_BYTES, PAIR_TILE, Asked, Long, backward_warps, forward, long, longest_held
-
-LONGEST = 2**31 - 32_768  # columns of a long row; beyond, indices of the last step may need more than 32 bits
 
 
 def softmax(x: Tensor, *, BLOCK: int | None = None, ROWS: int | None = None, num_warps: int | None = None) -> Tensor:

@@ -23,7 +23,7 @@ WARPS = 8  # of a program
 
 @triton.jit
 def _transpose(x_ptr, y_ptr, x_stride, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
-    height = tl.cdiv(rows, ROWS)
+    height = (rows - 1) // ROWS + 1  # tl.cdiv would overflow just below 2**31 rows
     # int64, because int32 offsets overflow at 2**31 elements.
     row = (tl.program_id(0) % height).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = (tl.program_id(0) // height).to(tl.int64) * COLS + tl.arange(0, COLS)

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 if importlib.util.find_spec("triton"):
     TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
     COMPILED = ("attention", "cuda", "hopper", "long", "matmul", "matmul_roles", "split_triton", "training", "triton")
-    MULTIPLY = ("attention_triton", "matmul_triton", "mlp_in_triton", "split_triton", "traced")
+    MULTIPLY = ("attention_triton", "beyond_32_bits_triton", "matmul_triton", "mlp_in_triton", "split_triton", "traced")
     NEW = [f"test_compiled_{name}.py" for name in COMPILED] + [f"test_{name}.py" for name in MULTIPLY]
     collect_ignore = NEW if TRITON < (3, 4) else []
 
