@@ -55,7 +55,7 @@ def judged(problem: ProblemState, saved: Path) -> dict[str, Any]:
     if isinstance(expected, FileCheck):  # other outputs are judged without a class of the case's, whose code would run
         with suppress(Exception):  # of a class that this process does not know
             whole = pickle.loads(result_like)  # noqa: S301
-    check = path.judged(whole, paths, expected, [_tensor(**output).to(problem.device) for output in outputs])
+    check = path.judged(whole, paths, expected, [_tensor(output).to(problem.device) for output in outputs])
     return {"columns": check.columns(), "wrong": check.reason}
 
 
@@ -75,18 +75,11 @@ def _saved(tensor: Tensor) -> dict[str, Any]:
     return {"data": bytearray(data.raw), "dtype": tensor.dtype, **place, **views}
 
 
-def _tensor(
-    data: bytearray,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    offset: int,
-    conj: bool,
-    neg: bool,
-) -> Tensor:
-    empty = torch.empty(0, dtype=dtype)
-    if not data:
-        return empty.reshape(shape)
-    tensor = empty.set_(torch.frombuffer(data, dtype=torch.uint8).untyped_storage(), offset, shape, stride)
-    tensor = tensor.conj() if conj else tensor
-    return tensor._neg_view() if neg else tensor
+def _tensor(saved: Mapping[str, Any]) -> Tensor:
+    empty = torch.empty(0, dtype=saved["dtype"])
+    if not saved["data"]:
+        return empty.reshape(saved["shape"])
+    storage = torch.frombuffer(saved["data"], dtype=torch.uint8).untyped_storage()
+    tensor = empty.set_(storage, saved["offset"], saved["shape"], saved["stride"])
+    tensor = tensor.conj() if saved["conj"] else tensor
+    return tensor._neg_view() if saved["neg"] else tensor

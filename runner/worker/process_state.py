@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import math
 import os
-import resource
 import sys
 import threading
 import time
@@ -32,13 +29,9 @@ FUNCTIONS: dict[str, tuple[object, str]] = {
 REPLACEABLE = {
     f"{where}.{name}": (owner, name) for where, (owner, names) in FUNCTIONS.items() for name in names.split()
 }
-LIMITS = {  # number → name; RLIMIT_NOFILE comes before its second name, RLIMIT_OFILE
-    getattr(resource, name): name for name in reversed(dir(resource)) if name.startswith("RLIMIT_")
-}
 METHOD = "torch.Tensor."  # of which every attribute is watched
 MODE = "the floating-point mode of the CPU"
 NUMERIC = (MODE, "torch.get_default_dtype", "the stack of torch function modes", "the stack of torch dispatch modes")
-MOST_FILES = 200  # that a case may leave open, since libraries open some; a process may often have 1024
 LOOKS, LOOK_S = 10, 0.005  # OpenMP's threads wait for up to some ms without sleeping
 BUSY = 0.5  # share of each look
 
@@ -48,20 +41,15 @@ class ProcessState:
     """State of the process that later cases depend on."""
 
     values: Mapping[str, object]  # functions and settings, by name
-    limits: Mapping[str, float]  # of resources; only a lower limit harms
     kernels: frozenset[str]  # registered for torch's own operators, such as ``aten/sub.Tensor/CPU``
-    open_files: float  # infinite if too many are open to count them
 
     def changes_since(self, before: ProcessState) -> list[str]:
         """Return the names of the differences from ``before``, as the end of the sentence "it changed ..."."""
         changed = self._changed_values(before)
-        changed += [name for name, limit in self.limits.items() if limit < before.limits[name]]
         if kernels := sorted(self.kernels ^ before.kernels):
             library, operator, key = kernels[0].split("/")
             more = f" and {len(kernels) - 1} more" if len(kernels) > 1 else ""
             changed.append(f"the kernel of {library}::{operator} ({key}){more}")
-        if self.open_files > before.open_files + MOST_FILES:
-            changed.append(f"the number of open files by more than {MOST_FILES}")
         return changed
 
     def computes_otherwise(self, before: ProcessState) -> bool:
@@ -79,9 +67,7 @@ def read_state() -> ProcessState:
     """Return the state of this process, in 0.1 ms and without starting CUDA."""
     functions = {path: getattr(owner, name, None) for path, (owner, name) in REPLACEABLE.items()}
     functions |= {f"{METHOD}{name}": vars(torch.Tensor).get(name, "deleted") for name in replaced_methods()}
-    soft = {name: resource.getrlimit(number)[0] for number, name in LIMITS.items()}
-    limits = {name: math.inf if limit == resource.RLIM_INFINITY else limit for name, limit in soft.items()}
-    return ProcessState(functions | settings(), limits, _registered_kernels(len(torch.library._impls)), _open_files())
+    return ProcessState(functions | settings(), _registered_kernels(len(torch.library._impls)))
 
 
 @lru_cache(maxsize=1)
@@ -100,27 +86,13 @@ def settings() -> dict[str, object]:
     return {
         **scripts.read(scripts.settings()),
         "torch.get_num_interop_threads": torch.get_num_interop_threads(),
-        MODE: _floating_point_mode(),
+        MODE: sys.float_info.min / 2 != 0,  # whether it keeps denormal numbers
         "the variable TRITON_INTERPRET": os.environ.get("TRITON_INTERPRET"),
         "the default group of torch.distributed": ranks.group is None or ranks.group is torch.distributed.group.WORLD,
         "torch.is_inference_mode_enabled": torch.is_inference_mode_enabled(),
         "the stack of torch function modes": torch._C._len_torch_function_stack(),  # entered and not left
         "the stack of torch dispatch modes": torch._C._len_torch_dispatch_stack(),
     }
-
-
-def _floating_point_mode() -> tuple[bool, bool, bool]:
-    """Return whether the CPU keeps denormal numbers, and in which direction it rounds."""
-    tiny, one, small = sys.float_info.min, 1.0, sys.float_info.epsilon / 4
-    return tiny / 2 != 0, one + small == one, one - small / 4 == one
-
-
-def _open_files() -> float:
-    """Return the number of open descriptors: infinite if none is left to count them, 0 if /dev/fd is missing."""
-    try:
-        return len(os.listdir("/dev/fd"))
-    except OSError as error:
-        return math.inf if error.errno in (errno.EMFILE, errno.ENFILE) else 0
 
 
 def computing(threads: Set[int]) -> list[str]:

@@ -10,7 +10,7 @@ QUICK = [f"measure.benchmark.{setting}" for setting in ("samples=20", "max_s=0.0
 SLOW_S = 0.05
 
 USER = f"""
-import os, resource, signal, time, torch
+import os, signal, time, torch
 gelu = torch.nn.functional.gelu
 
 def right(x): return gelu(x, approximate="tanh")
@@ -37,15 +37,6 @@ def computes_outside_of_the_time_and_is_wrong(x):
         return detached(tensor)
     torch.Tensor.detach = detach
     return y
-
-def leaves_files_open(x):
-    while len(kept) < 300: kept.append(os.open(os.devnull, os.O_RDONLY))
-    return right(x)
-
-def lowers_a_limit(x):
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (250, hard))
-    return right(x)
 
 def sets_a_timer(x):
     signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
@@ -84,8 +75,6 @@ CHANGED = {
     "replaces_equal": f"torch.equal{AGAIN}",
     "replaces_abs_and_is_wrong": "torch.Tensor.abs",
     "computes_outside_of_the_time_and_is_wrong": "torch.Tensor.detach",
-    "leaves_files_open": "the number of open files by more than 200",
-    "lowers_a_limit": "RLIMIT_NOFILE",
     "sets_a_timer": "the timer ITIMER_REAL, the handler of SIGALRM",
     "stops_the_clock": "time.perf_counter",
     "flushes_denormals": f"the floating-point mode of the CPU{AGAIN}",
@@ -93,7 +82,7 @@ CHANGED = {
 }
 
 
-SHORT = ["computes_outside_of_the_time_and_is_wrong", "leaves_files_open", "sets_a_timer", "registers_a_right_kernel"]
+SHORT = ["computes_outside_of_the_time_and_is_wrong", "sets_a_timer", "registers_a_right_kernel"]
 
 
 @pytest.mark.parametrize(
