@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from typing import TypeGuard
 
@@ -92,8 +93,9 @@ def factors(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{factor(low, 3)} to {factor(high, 3)}"
 
 
-def listed(words: Sequence[str]) -> str:
-    """Return ``a, b and c``."""
+def listed(words: Sequence[str], most: int = sys.maxsize) -> str:
+    """Return ``a, b and c``; of more than ``most`` words the first ones, and how many more there are."""
+    words = [*words[:most], *([f"{len(words) - most} more"] if len(words) > most else [])]
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 

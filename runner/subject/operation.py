@@ -151,7 +151,8 @@ class OwnOperation:
             if isinstance(part, torch.nn.Module):
                 if self._cast() or any(tensor.device.type != device for tensor in tensors(part)):  # fake ones cannot
                     part.to(device=device, dtype=self._cast())
-                part.requires_grad_(self.pass_ != "fwd")
+                for parameter in part.parameters():  # TorchScript has no requires_grad_ of modules
+                    parameter.requires_grad_(self.pass_ != "fwd")
         placed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(partial(self._placed, device), (args, kwargs))
         return placed
 

@@ -34,6 +34,7 @@ SEED = 1
 DRAWS = (10, 5)  # in all, and if quick
 LEAST = 3
 PROBES = {3: 1, 4: 1, 5: 1}  # draws that make no limit; 2 of more than 5
+NAMED = 4  # arguments in a sentence
 COUNTER = ".num_batches_tracked"  # of BatchNorm, which counts in Python; an implementation's kernel does not
 AFFORDED = {"cpu": 3e8}  # numbers that all draws together may compute: some seconds
 AFFORDED_ELSEWHERE = 1.5e10
@@ -204,9 +205,9 @@ class Judge:
         unchanged = {
             name
             for name, leaf in now.items()
-            if (_place(leaf) not in touched if isinstance(leaf, Tensor) else _is_left(self._numbers.get(name), leaf))
+            if (_place(leaf) not in touched if isinstance(leaf, Tensor) else _is_left(self._before.get(name), leaf))
         }
-        known, stale = self._changed or (), list[Path]()
+        known, stale = self._changed, list[Path]()
         given |= {name: now[name] for name in known if name in now}
         for path, expected in self._own.items():
             if path in given:
@@ -218,9 +219,11 @@ class Judge:
             elif changed is not None and path in known:
                 stale.append(path)
         if stale:
-            result.reason = result.reason or f"it does not change {listed(stale)}, as the reference does"
-        if extra := [name for name in now if name not in unchanged and name not in known]:
-            text = f"it changes {listed(extra)}, which the reference leaves as it is"
+            result.reason = result.reason or f"it does not change {listed(stale, NAMED)}, as the reference does"
+        extra = [name for name in now if name not in unchanged and name not in known]
+        # A call may leave gradients where there were none, as ``backward`` does.
+        if extra := [name for name in extra if name in self._before or not name.endswith(".grad")]:
+            text = f"it changes {listed(extra, NAMED)}, which the reference leaves as it is"
             if known:
                 result.reason = result.reason or text
             else:
@@ -249,8 +252,9 @@ class Judge:
         failure: Exception | None = None
         self._own: Leaves = {}
         self._returns, self._is_random = True, False  # random values of the same shapes in each run
-        self._changed: list[str] | None = None  # not known yet
-        self._numbers: Leaves = {}  # in arguments, before a call
+        self._changed: list[str] = []  # of the arguments, by a run in its own types or by the exact one
+        self._finds_changes = True
+        self._before: Leaves = self._named(self._values)  # in arguments, before a call; tensors hold their values now
         self._written: dict[Path, str] = {}  # the changed argument that a returned tensor is, "" for none
         try:
             with _tf32_allowed(self._tf32, self._device):
@@ -265,6 +269,9 @@ class Judge:
             if self._given is None:
                 self.refused = f"the reference does not run in float64 ({_in_a_line(error)}): give atol and rtol"
             self._exact, exact = dict(self._own), Rounding(self._kind)
+        self._finds_changes = False
+        left = {name: _detached(self._before[name]) for name in self._changed if name not in self._own}
+        self._own |= mapped(Tensor.clone, left)  # what changes by less than a rounding
         if failure:
             self._own = {
                 path: leaf.to(exact.nominal(leaf)) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
@@ -322,12 +329,9 @@ class Judge:
             return copied.requires_grad_(tensor.requires_grad)
 
         def widened(module: torch.nn.Module) -> torch.nn.Module:
-            copied = copy.deepcopy(module).double()
+            copied = copy.deepcopy(module)
             for before, after in zip(tensors(module), tensors(copied), strict=True):
-                if before.is_floating_point():
-                    kinds.append((after, before.dtype))
-                    if noise and self._inputs_vary:
-                        noise.scale(after.data, unit)
+                after.data = wide(before).data
             return copied
 
         values = mapped(wide, self._values, widened)
@@ -351,11 +355,11 @@ class Judge:
     def _collected(self, outputs: object, values: Any) -> Leaves:
         """Return what a run returned, and the arguments that it changed. The first run finds which these are."""
         own = dict(leaves(outputs)) if outputs is not None else {}
-        if self._changed is None:
-            self._returns, before = outputs is not None, self._named(self._values)
+        if self._finds_changes:
+            self._returns, before = outputs is not None, self._before
             after = self._named(values) if self._state or not self._returns else {}
-            self._changed = [name for name, x in after.items() if name not in before or not _is_left(before[name], x)]
-            self._numbers = {name: leaf for name, leaf in before.items() if not isinstance(leaf, Tensor)}
+            new = [name for name, x in after.items() if name not in before or not _is_left(before[name], x)]
+            self._changed += [name for name in new if name not in self._changed]
             changed = {name: after[name] for name in self._changed}
             places = {_place(x): name for name, x in changed.items() if isinstance(x, Tensor)}
             self._written = {
@@ -364,7 +368,7 @@ class Judge:
                 if isinstance(x, Tensor)
             }
         self._arrays = {path for path, leaf in plain_leaves(outputs) if is_array(leaf)}
-        own |= {name: leaf for name, leaf in self._named(values).items() if name in (self._changed or ())}
+        own |= {name: leaf for name, leaf in self._named(values).items() if name in self._changed}
         return {path: _detached(leaf) for path, leaf in own.items()}
 
     def _named(self, values: Any) -> Leaves:
@@ -375,16 +379,18 @@ class Judge:
         except (TypeError, ValueError):  # it is not of Python
             arguments = {"args": args, **kwargs}
         named: Leaves = {}
+        seen: set[int] = set()
         for name, value in arguments.items():
             numbers = {path: leaf for path, leaf in leaves(value) if path and isinstance(leaf, int | float | complex)}
-            watched = {path: tensor for path, tensor in named_tensors(value).items() if is_watched(tensor)}
-            named |= {f"{name}{path}": leaf for path, leaf in (watched | numbers).items()}
+            found = {path: x for path, x in named_tensors(value).items() if is_watched(x) and id(x) not in seen}
+            seen.update(map(id, found.values()))
+            named |= {f"{name}{path}": leaf for path, leaf in (found | numbers).items()}
         return {name: leaf for name, leaf in named.items() if not name.endswith(COUNTER)}
 
     @property
     def _returned(self) -> Leaves:
         """What the reference returns, without the arguments that it changes."""
-        return {path: leaf for path, leaf in self._own.items() if path not in (self._changed or ())}
+        return {path: leaf for path, leaf in self._own.items() if path not in self._changed}
 
     def _shapes(self, values: Leaves) -> dict[Path, object]:
         numbers = {path: _tensor(leaf) for path, leaf in values.items()}
@@ -535,11 +541,9 @@ class Judge:
         if floats and len(self._passes(larger, floats)) == len(floats):
             notes += ["a result 1 % too large would pass"]
         lower = LOWER.get(self._kind)
-        outputs = (
-            self._of_changed(lambda tensor: tensor.to(lower).to(tensor.dtype))
-            if lower and ranks.current.any(floats)
-            else None
-        )
+        outputs = None
+        if lower and ranks.current.any(floats):
+            outputs = self._of_changed(lambda tensor: tensor.to(lower).to(tensor.dtype))
         if outputs and floats and len(self._passes(outputs, judged)) == len(judged):
             notes += [f"the result of inputs rounded to {_name(lower)} would pass"]
         self.note = "; ".join(notes)
@@ -558,7 +562,7 @@ class Judge:
         except Exception:  # the reference takes no other numbers
             return None
         pairs = [(_tensor(outputs.get(path)), output.own) for path, output in self._outputs.items()]
-        same = all(isinstance(one, Tensor) and _same(_real(one).to(own.dtype), own) for one, own in pairs)
+        same = all(isinstance(one, Tensor) and same_bits(_real(one).to(own.dtype), own) for one, own in pairs)
         return None if same else outputs
 
 
@@ -602,14 +606,9 @@ def _tensor(leaf: object) -> object:
 
 
 def _number(leaf: object, output: _Output) -> object:
-    y = _tensor(leaf)
-    if (
-        isinstance(y, Tensor)
-        and y.shape == output.own.shape
-        and y.is_floating_point() == output.own.is_floating_point()
-    ):
-        return y
-    return None
+    y, own = _tensor(leaf), output.own
+    fits = isinstance(y, Tensor) and y.shape == own.shape and y.is_floating_point() == own.is_floating_point()
+    return y if fits else None
 
 
 def _real(tensor: Tensor) -> Tensor:
@@ -629,17 +628,6 @@ def _mean(own: Tensor) -> Tensor:
     """Return a tensor that has the mean of ``own`` everywhere."""
     mean = own.double().nan_to_num(0.0, 0.0, 0.0).mean()
     return (mean if own.is_floating_point() else mean.round()).to(own.dtype).expand(own.shape)
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two tensors have the same shape and numbers; a NaN equals a NaN."""
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    if first.is_floating_point() and first.itemsize == 1:
-        first, second = first.view(torch.uint8), second.view(torch.uint8)
-    if torch.equal(first, second):
-        return True
-    return first.is_floating_point() and bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
 def _is_left(before: object, after: object) -> bool:

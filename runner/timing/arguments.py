@@ -19,15 +19,15 @@ from .nested import returned_tensors
 
 
 class Inputs:
-    """The tensors among arguments, and copies of the tensors that calls change or replace."""
+    """The tensors among arguments, gradients included, and copies of the tensors that calls change or replace."""
 
     def __init__(self, args: object) -> None:
-        self.tensors = nested.tensors(args)
+        self.tensors = [*nested.named_tensors(args).values()]
         self.changed: list[tuple[Tensor, Tensor]] = []
         self.replaces = False  # whether calls put other values into dicts, lists or modules
         self._args = args
         self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
-        self._modes: list[tuple[torch.nn.Module, bool]] = []  # modules, each with its training mode
+        self._attributes: list[tuple[Any, str, Any]] = []  # training modes of modules and gradients of tensors
         self._before: list[tuple[Tensor, Tensor]] | None = None  # changes are not noticed
 
     @property
@@ -46,20 +46,21 @@ class Inputs:
         watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
         held = nested.holders(self._args)  # of classes whose own ``copy`` and ``update`` may refuse
         self._held = [(holder, list(holder) if isinstance(holder, list) else dict(holder)) for holder in held]
-        self._modes = [(module, module.training) for module in nested.modules(self._args)]
+        self._attributes = [(module, "training", module.training) for module in nested.modules(self._args)]
+        self._attributes += [(tensor, "grad", tensor.grad) for tensor in self.tensors if tensor.is_leaf]
         self._before = [(tensor, tensor.detach().clone()) for tensor in watched]
 
     @property
     def now(self) -> list[Tensor] | None:
         """The tensors that calls change, and those that they put into the arguments; None if that is not noticed."""
-        known, args = set(map(id, self.tensors)), nested.tensors(self._args) if self.replaces else []
-        new = [tensor for tensor in args if id(tensor) not in known and is_watched(tensor)]
+        known, args = set(map(id, self.tensors)), nested.named_tensors(self._args) if self.replaces else {}
+        new = [tensor for tensor in args.values() if id(tensor) not in known and is_watched(tensor)]
         return [now for now, _ in self.changed] + new if self._before is not None else None
 
     def note_changes(self) -> None:
         """Find the tensors that a call has changed or replaced, and free the copies of the others."""
         self.replaces |= any(_differ(holder, was) for holder, was in self._held)
-        self.replaces |= any(module.training != was for module, was in self._modes)
+        self.replaces |= any(getattr(owner, name) is not was for owner, name, was in self._attributes)
         changed = {id(tensor) for tensor, _ in self.changed}
         new = [pair for pair in self._before or () if id(pair[0]) not in changed]
         self.changed += [(now, was) for now, was in new if not same_bits(now, was)]
@@ -73,8 +74,8 @@ class Inputs:
                 holder[key] = value
             if isinstance(was, list):
                 holder.extend(was)
-        for module, mode in self._modes if self.replaces else ():
-            module.training = mode
+        for owner, name, was in self._attributes if self.replaces else ():
+            setattr(owner, name, was)
         if self.changed:
             with torch.no_grad():
                 now, was = zip(*self.changed, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -13,17 +14,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 DEEPEST, MOST_LEAVES = 50, 10_000  # of an object of a caller's class that is walked
+# Classes of other packages that are walked too: they hold what a training step changes.
+STATEFUL = (SimpleNamespace, Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 Path = str  # how an expression reaches a leaf from the whole: ``["past"][0].keys``; "" is the whole itself
 
 
 def leaves(value: object) -> Iterator[tuple[Path, object]]:
     """Yield each leaf of ``value`` with its path, in order: tensors, numbers, strings, None and unknown objects.
 
-    Mappings, lists, tuples, dataclasses and objects of a caller's classes, such as a cache of keys and values, are
-    walked, unless an object holds itself or very many others. A module yields its parameters and buffers by
-    their names. An array of numpy becomes a tensor over its memory, and one of its numbers a number.
+    Mappings, lists, tuples, dataclasses, optimizers and objects of a caller's classes, such as a cache of keys and
+    values, are walked, unless an object holds itself or very many others. A module yields its parameters and buffers
+    by their names. An array of numpy becomes a tensor over its memory, and one of its numbers a number.
     """
     yield from ((path, of_array(leaf) if is_array(leaf) else leaf) for path, leaf in plain_leaves(value))
 
@@ -74,7 +78,9 @@ def holders(value: object) -> list[Any]:
     """Return the mappings and lists in which ``value``, or a module within it, holds something by reference."""
     found: list[Any] = []
     for module in modules(value):
-        found += [module._parameters, module._buffers]
+        found += [
+            held for held in (module._parameters, module._buffers) if isinstance(held, dict)
+        ]  # not of TorchScript
     for _, part in parts(value):
         if isinstance(part, dict | list):
             found.append(part)
@@ -84,9 +90,16 @@ def holders(value: object) -> list[Any]:
 
 
 def named_tensors(value: object) -> dict[Path, Tensor]:
-    """Return the tensors among ``leaves`` by their paths, each tensor once, under its first path."""
+    """Return the tensors among ``leaves`` and their gradients by their paths, each once, under its first path."""
+    found = _tensor_leaves(value)
+    found += [(f"{path}.grad", grad) for path, x in found if (grad := gradient(x)) is not None]
     paths: dict[int, Path] = {}
-    return {path: x for path, x in _tensor_leaves(value) if paths.setdefault(id(x), path) == path}
+    return {path: x for path, x in found if paths.setdefault(id(x), path) == path}
+
+
+def gradient(tensor: Tensor) -> Tensor | None:
+    """Return the ``.grad`` of a leaf of autograd; other tensors warn of theirs."""
+    return tensor.grad if tensor.is_leaf else None
 
 
 def tensors(value: object) -> list[Tensor]:
@@ -114,21 +127,31 @@ def _tensor_leaves(value: object) -> list[tuple[Path, Tensor]]:
 
 
 def mapped(
-    change: Callable[[Tensor], Tensor], value: Any, modules: Callable[[torch.nn.Module], Any] = lambda module: module
+    change: Callable[[Tensor], Tensor], value: Any, copied: Callable[[torch.nn.Module], Any] = lambda module: module
 ) -> Any:
-    """Return ``value`` with each tensor replaced by ``change(tensor)``: a tensor that occurs twice is changed once.
+    """Return ``value`` with each tensor replaced by ``change(tensor)``, and so is its gradient.
 
-    Modules are not copied and stay as they are, unless ``modules`` returns another one; nothing in ``value`` itself
-    is changed.
+    What occurs twice is changed once. Modules are not copied and stay as they are, unless ``copied`` returns another
+    one, whose parameters then take the place of theirs, as in an optimizer. Nothing in ``value`` itself is changed.
     """
+    known: dict[int, tuple[Any, Any]] = {}  # by the id of what is kept alive beside it
 
-    def replace(leaf: Any) -> Any:
-        if id(leaf) not in known:
-            known[id(leaf)] = _changed(change, modules, leaf)
-        return known[id(leaf)]
+    def once(part: Any) -> Any:
+        if id(part) not in known:
+            keep(part, _mapped(partial(_changed, change, copied), part, once))
+        return known[id(part)][1]
 
-    known: dict[int, Any] = {}
-    return _mapped(replace, value)
+    def keep(part: Any, made: Any) -> None:
+        known[id(part)] = part, made
+        if isinstance(part, Tensor) and made is not part and (grad := gradient(part)) is not None:
+            made.grad = once(grad)
+
+    for module in [part for _, part in parts(value) if isinstance(part, torch.nn.Module)]:
+        made = once(module)
+        for part, same in zip([*module.modules(), *tensors(module)], [*made.modules(), *tensors(made)], strict=True):
+            if id(part) not in known:
+                keep(part, same)
+    return once(value)
 
 
 def cloned(value: Any) -> Any:
@@ -141,7 +164,12 @@ def refilled(value: Any, tensors: Sequence[Tensor]) -> Any:
     rest = [*reversed(tensors)]
     if len(rest) != len(returned_tensors(value)):
         raise ValueError(f"{len(rest)} tensors where there were {len(returned_tensors(value))}")
-    return _mapped(partial(_changed, lambda _: rest.pop(), lambda module: module), value)
+    replace = partial(_changed, lambda _: rest.pop(), lambda module: module)
+
+    def walk(part: Any) -> Any:
+        return _mapped(replace, part, walk)
+
+    return walk(value)
 
 
 def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Module], Any], leaf: Any) -> Any:
@@ -153,24 +181,26 @@ def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Mod
     return change(tensor).detach().cpu().numpy() if isinstance(tensor, Tensor) else leaf
 
 
-def _mapped(replace: Callable[[Any], Any], value: Any) -> Any:
+def _mapped(replace: Callable[[Any], Any], value: Any, walk: Callable[[Any], Any]) -> Any:
     if isinstance(value, Tensor | torch.nn.Module) or (is_array(value) and hasattr(value, "ctypes")):
         return replace(value)  # ctypes: of numpy itself
     if _children(value) is None:
         return value
     if isinstance(value, Mapping):
-        changed = {key: _mapped(replace, child) for key, child in value.items()}
+        changed = {walk(key) if isinstance(key, Tensor) else key: walk(child) for key, child in value.items()}
+        if isinstance(value, defaultdict):
+            return defaultdict(value.default_factory, changed)
         return changed if type(value) is dict else _of_type(value, changed)
     if isinstance(value, list | tuple):
-        items = [_mapped(replace, child) for child in value]
+        items = [walk(child) for child in value]
         if hasattr(value, "_make"):
             return value._make(items)
         return items if type(value) is list else _of_type(value, items)
     if not dataclasses.is_dataclass(value):
         copied = _shallow(value)
-        vars(copied).update({name: _mapped(replace, child) for name, child in vars(value).items()})
+        vars(copied).update({name: walk(child) for name, child in _attributes(value).items()})
         return copied
-    fields = {field.name: _mapped(replace, getattr(value, field.name)) for field in dataclasses.fields(value)}
+    fields = {field.name: walk(getattr(value, field.name)) for field in dataclasses.fields(value)}
     given = {field.name: fields[field.name] for field in dataclasses.fields(value) if field.init}
     try:
         made = dataclasses.replace(value, **given)  # type: ignore[type-var]
@@ -202,7 +232,8 @@ def _children(value: object) -> Iterator[tuple[str, object]] | None:
         named = [*value.named_parameters(remove_duplicate=False), *value.named_buffers(remove_duplicate=False)]
         return ((f".{name}", tensor) for name, tensor in named)
     if isinstance(value, Mapping):  # Hugging Face's outputs are mappings and dataclasses
-        return ((f"[{key!r}]".replace("'", '"'), child) for key, child in value.items())
+        keys = (str(place) if isinstance(key, Tensor) else repr(key) for place, key in enumerate(value))
+        return ((f"[{key}]".replace("'", '"'), child) for key, child in zip(keys, value.values(), strict=True))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ((f".{name}", child) for name, child in zip(value._fields, value, strict=True))
     if isinstance(value, list | tuple):
@@ -210,8 +241,14 @@ def _children(value: object) -> Iterator[tuple[str, object]] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
     if _is_object(value) and _leaves_below(value, {}) <= MOST_LEAVES:
-        return ((f".{name}", child) for name, child in vars(value).items())
+        return ((f".{name}", child) for name, child in _attributes(value).items())
     return None
+
+
+def _attributes(value: object) -> dict[str, Any]:
+    """Return what an object holds; of an optimizer what a copy of it has of its own, without hooks."""
+    held = vars(value)
+    return {name: held[name] for name in ("state", "param_groups")} if isinstance(value, Optimizer) else held
 
 
 def _is_object(value: object) -> bool:
@@ -219,7 +256,7 @@ def _is_object(value: object) -> bool:
     if isinstance(value, type | Tensor) or callable(value) or is_array(value) or not hasattr(value, "__dict__"):
         return False
     package = type(value).__module__.partition(".")[0]
-    return isinstance(value, SimpleNamespace) or package not in {"torch", "numpy", *sys.stdlib_module_names}
+    return isinstance(value, STATEFUL) or package not in {"torch", "numpy", *sys.stdlib_module_names}
 
 
 def _leaves_below(value: object, known: dict[int, float], depth: int = 0) -> float:
@@ -229,7 +266,7 @@ def _leaves_below(value: object, known: dict[int, float], depth: int = 0) -> flo
     elif isinstance(value, list | tuple):
         held = value
     else:
-        held = vars(value).values() if _is_object(value) else ()
+        held = _attributes(value).values() if _is_object(value) else ()
     if id(value) not in known:
         known[id(value)] = inf  # while those below are counted
         known[id(value)] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import sys
@@ -322,6 +323,82 @@ def test_an_object_is_compared_and_set_back(clock, filled):
     assert result["nothing"].timing.reason == "it does not change cache.keys[0], as the reference does"
     assert len(cache.keys) == filled
     assert all(torch.equal(key, X) for key in cache.keys)
+
+
+def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """A layer with gradients, and an optimizer that has made a step."""
+    layer = torch.nn.Linear(6, 3)
+    for parameter in layer.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1)
+    optimizer.step()
+    return layer, optimizer
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_an_optimizer_steps_the_arguments_and_is_set_back(clock, beside):
+    def step(*args):
+        args[-1].step()
+
+    def twice(*args):
+        step(*args)
+        step(*args)
+
+    def forgets_its_state(*args):
+        state = {name: value.clone() for each in args[-1].state.values() for name, value in each.items()}
+        step(*args)
+        for each in args[-1].state.values():
+            each["step"].copy_(state["step"])
+
+    layer, optimizer = trained()
+    args = (layer, optimizer) if beside else (optimizer,)
+    before = copy.deepcopy((layer.state_dict(), optimizer.state_dict()))
+    functions = {"step": step, "twice": twice, "forgets": forgets_its_state, "nothing": lambda *args: None}
+    result = bench(functions, *args, check=step)
+    assert [one.correct for one in result] == [True, False, False, False]
+    assert 'state[0]["step"]' in result["forgets"].timing.reason
+    assert result["nothing"].timing.reason.endswith("and 4 more, as the reference does")
+    assert str(before) == str((layer.state_dict(), optimizer.state_dict()))
+
+
+def test_gradients_of_arguments_are_compared_and_set_back(clock):
+    def clip(parameters):
+        return torch.nn.utils.clip_grad_norm_(parameters, 0.5)
+
+    def norm(parameters):
+        return torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters])
+
+    parameters = [*trained()[0].parameters()]
+    before = str([parameter.grad for parameter in parameters])
+    result = bench({"clip": clip, "norm": norm}, parameters, check=clip)
+    assert [one.correct for one in result] == [True, False]
+    reason = "it does not change parameters[0].grad and parameters[1].grad, as the reference does"
+    assert result["norm"].timing.reason == reason
+    assert str([parameter.grad for parameter in parameters]) == before
+
+
+def test_gradients_that_a_function_leaves_are_compared_if_the_reference_leaves_them(clock):
+    def loss(layer, x):
+        return layer(x).square().mean()
+
+    def leaves(layer, x):
+        loss(layer, x).backward()
+
+    def leaves_more(layer, x):
+        leaves(layer, x)
+        return loss(layer, x)
+
+    layer = torch.nn.Linear(10, 3)
+    result = bench({"leaves": leaves, "nothing": lambda layer, x: None}, layer, X, check=leaves)
+    assert [one.correct for one in result] == [True, False]
+    assert bench({"more": leaves_more}, layer, X, check=loss)["more"].correct
+    assert layer.weight.grad is None
+
+
+def test_a_torchscript_module_is_an_argument(clock):
+    layer = torch.nn.Linear(10, 3)
+    result = bench({"calls": lambda layer, x: layer(x)}, torch.jit.trace(layer, X), X, check=lambda _, x: layer(x))
+    assert result["calls"].correct
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -83,6 +84,30 @@ def test_modules_stay_unless_another_one_is_returned():
     module, other = torch.nn.Linear(1, 1), torch.nn.Linear(2, 2)
     assert mapped(Tensor.clone, [module]) == [module]
     assert mapped(Tensor.clone, [module, module], lambda _: other) == [other, other]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_optimizer_is_mapped_with_the_module_whose_parameters_it_steps(first):
+    module = torch.nn.Linear(2, 1)
+    module.weight.grad = torch.ones_like(module.weight)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0, momentum=0.5)
+    optimizer.step()
+    before = module.weight.tolist()
+    both = [module, optimizer] if first else [optimizer, module]
+    made = mapped(lambda x: x.detach().clone(), both, copy.deepcopy)
+    other, stepped = made if first else made[::-1]
+    assert stepped.param_groups[0]["params"][0] is other.weight
+    assert [*stepped.state] == [other.weight]
+    stepped.step()
+    assert other.weight.tolist() != module.weight.tolist() == before
+    assert optimizer.state[module.weight]["momentum_buffer"].tolist() == [[1, 1]]
+    assert '.state[0]["momentum_buffer"]' in named_tensors(optimizer)
+
+
+def test_what_occurs_twice_is_one_object_afterwards():
+    cache = Cache(X)
+    first, second = mapped(Tensor.clone, (cache, [cache]))
+    assert first is second[0] is not cache
 
 
 class NoCopy:

@@ -438,6 +438,17 @@ def test_changes_that_are_not_noticed_are_not_called_right():
     assert (result.compared, result.unknown) == (False, "what it leaves in x is not compared: no memory for copies")
 
 
+def test_a_change_below_the_rounding_of_the_reference_is_right():
+    """As that of parameters in bfloat16 by a small learning rate."""
+    x = torch.linspace(1, 2, 64, dtype=torch.bfloat16)
+    judge = Judge(lambda x, step: x.sub_(x * step), (x, torch.tensor(1e-3)))
+    assert judge.check(x, [x]).reason == ""
+    x.copy_(x.float() * 0.998)
+    assert judge.check(x, [x]).reason == ""
+    x.copy_(x.float() * 0.9)
+    assert judge.check(x, [x]).reason
+
+
 def test_a_view_of_what_is_changed_is_another_argument():
     def write(cache: Tensor, start: Tensor, empty: Tensor, none: Tensor) -> None:
         cache[50:] = 1
