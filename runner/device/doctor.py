@@ -6,7 +6,6 @@ import contextlib
 import json
 import netrc
 import os
-import platform
 import re
 import shutil
 import sys
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 from ..records.bad_input import BadInput
 from . import cache, gpus, lock, processes, tools
 from .files import text_in
-from .identity import driver, package_version
+from .identity import package_version
 from .processes import output
 
 
@@ -137,7 +136,6 @@ seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
 print("TORCH", json.dumps([torch.__version__, torch.version.cuda, seen]))
 """
 TORCH_LIMIT_S = 120.0
-OWN = ("kernel-runner", "hydra-core", "omegaconf", "wandb")
 EXTRAS = {"ray": "ray", "submitit": "slurm"}  # package → the extra that installs it
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 # A package of another library, and the extra that installs it.
@@ -151,10 +149,7 @@ def check_software() -> list[Check]:
     for package, extra in EXTRAS.items():
         advice = f"pip install -e '.[{extra}]' in the checkout, for launcher={extra}"
         packages.append(_package(package, package, advice))
-    own = ", ".join(f"{name} {package_version(name) or 'not installed'}" for name in OWN)
-    system = Check("system", f"{platform.platform()}, NVIDIA driver {driver() or 'none'}")
-    python = Check("Python", sys.version.split()[0])
-    return [Check("versions", own), system, python, torch, *packages, _peers(), _nvcc(cuda), _cxx()]
+    return [Check("Python", sys.version.split()[0]), torch, *packages, _peers(), _nvcc(cuda), _cxx()]
 
 
 def _package(name: str, package: str, advice: str, *, missing: bool = False) -> Check:

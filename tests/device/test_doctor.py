@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
-from importlib import metadata
 
 import pytest
 
-from runner import __version__, cli
+from runner import cli
 from runner.device import doctor, processes
 from runner.device import tools as places
 from runner.device.gpus import Gpu
@@ -55,10 +53,6 @@ def test_the_command_says_what_is_missing_and_what_to_type(capsys):
     assert "✗ nsys" in out
     assert "→ install Nsight Systems" in out
     assert "wandb login, or log=none" in out
-    assert (
-        f"✓ versions         kernel-runner {__version__}, hydra-core {metadata.version('hydra-core')}, omegaconf" in out
-    )
-    assert f"✓ system           {platform.platform()}, NVIDIA driver " in out
 
 
 def test_it_takes_no_words(capsys):
