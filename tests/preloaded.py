@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,7 @@ PACKAGES = ("torch", "hydra", "omegaconf", "pandas", "rich.live", "rich.table", 
 AT_START = ("COLD", "PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "TRITON_INTERPRET", "CUDA_LAUNCH", "MARK")
 MODULES = (
     "runner",
+    "kernel_runner.device.gpus",
     "kernel_runner.execute.zygote",
     "kernel_runner.worker.serve",
     "kernel_runner.worker.again",
@@ -82,7 +84,7 @@ def forkable(args: object, env: Mapping[str, str] | None) -> bool:
 
 
 class Forked(REAL):  # type: ignore[type-arg]
-    """A Popen whose child is forked from this process, if that will do. It must have one thread."""
+    """A Popen whose child is forked from this process, if that will do. Its other threads must only wait."""
 
     def _execute_child(self, *given: Any) -> None:
         names = REAL._execute_child.__code__.co_varnames[1:]  # type: ignore[attr-defined]
@@ -105,7 +107,9 @@ class Forked(REAL):  # type: ignore[type-arg]
 
     def _fork(self, call: Mapping[str, Any], outputs: Sequence[int]) -> None:
         keep = {number: number for number in call["pass_fds"]}
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, about other threads
+            self.pid = os.fork()
         if self.pid == 0:
             become(_request(call), outputs, keep)
 
@@ -161,7 +165,6 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
             *dict.fromkeys(path),
             *(one for one in PATH if one not in path),
         ]
-        importlib.invalidate_caches()
         if any(os.path.exists(os.path.join(folder, f"{SITE}.py")) for folder in path):
             sys.modules.pop(SITE, None)
             importlib.import_module(SITE)
@@ -182,10 +185,14 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
 
 def _runner_of_path(run: str) -> None:
     """Keep the modules of the runner, but for ``run``, if ``sys.path`` leads to their files; else forget them."""
-    ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in TOPS}
+    ours = sys.modules.pop(TOPS[1], None)
     spec = find_spec(TOPS[1])
-    if ours and spec and spec.origin == ours[TOPS[1]].__file__:
-        sys.modules.update({name: module for name, module in ours.items() if name != run})
+    if ours and spec and spec.origin == ours.__file__:
+        sys.modules[TOPS[1]] = ours
+        sys.modules.pop(run, None)
+        return
+    for name in [name for name in sys.modules if name.partition(".")[0] in TOPS]:
+        del sys.modules[name]
 
 
 def _main(run: str) -> int:
