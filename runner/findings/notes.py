@@ -31,7 +31,7 @@ COUNTED = {  # verdicts whose reasons have figures that differ from case to case
 
 ZEROS = "data=zeros: {} times are for zeros; a GPU may be faster on them than on data"
 FEW_CHECKS = 5  # outputs; with fewer, a call that is wrong one time in five passes with a probability above 40 %
-FEW_CHECKED = f"{{}} cases had outputs of fewer than {FEW_CHECKS} timed calls checked; see checked_calls"
+FEW_CHECKED = f"in {{}} cases the outputs of fewer than {FEW_CHECKS} timed calls were checked; see checked_calls"
 NOT_CHECKED = "not checked, and never the fastest: it moves as many bytes as the workload must, and computes nothing"
 UNCHECKED = "not checked, so none is called the fastest: give check=reference"  # a call of runner.bench
 SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"

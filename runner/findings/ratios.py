@@ -111,7 +111,7 @@ FALSE = "one of the two may be false, or did not run as requested: see its verdi
 CONTRADICTION = "{} as fast in paired rounds, {} by separate times, which noise does not explain: measure both again"
 DOUBTFUL = (
     "one of them is contended, not converged or of fewer than 10 samples, or this machine has no certificate (python "
-    "-m runner verify), so a factor up to 2, or one that waiting for cores explains, is no conclusion"
+    "-m runner verify): only a factor above 2, and above what waiting for cores explains, is a conclusion"
 )
 
 

@@ -84,7 +84,7 @@ TIMES: dict[str, Column] = {
         "%", "half the width of the interval from sampling alone, relative to the time", form="interval"
     ),
     "interval_pct": Column(
-        "%", "half the width of the whole interval, instrument included, relative to the time"
+        "%", "half the width of the time's 95 % interval, instrument included, relative to the time"
     ).shown("±95 %", form="interval", place=3, drop=7),
     "q1_us": Column("us", "first quartile of the samples"),
     "q3_us": Column("us", "third quartile of the samples"),
@@ -218,7 +218,7 @@ DERIVED: dict[str, Column] = {  # computed from rows by runner.findings.lines
     ),
     "time_us": Column(
         "us",
-        "gpu_us, or wall_us on a CPU; mean over replicas. The table shows paired_time_us, if known",
+        "time of one call: gpu_us, on a CPU wall_us; mean over replicas. Tables show paired_time_us, if known",
         "lower",
         "interval_pct",
     ).shown("time", place=1, charted=True),
@@ -307,9 +307,9 @@ VERDICTS: dict[str, str] = {  # on the time of a case, the gravest first
     "impossible": "faster than this GPU can copy or multiply, or nothing ran at all; never the fastest",
     "contradicted": "CUPTI measured another time, and no uncertainty or clock explains it; never the fastest",
     "fallback": "not what its name says: torch.compile left the graph, or recorded no CUDA graph",
-    "contended": "other processes used the CPU, or came to the GPU or left it, meanwhile: stop them and repeat",
-    "power_capped": "a limit of power or temperature reduced the GPU's clock: compare it with times like it",
-    "not_converged": "the interval is wider than the target, or the time drifts: use it so, or take more samples",
+    "contended": "other processes used the CPU, or started or stopped using the GPU: stop them and repeat",
+    "power_capped": "a limit of power or temperature reduced the GPU's clock: compare it with times under that limit",
+    "not_converged": "the interval is wider than the target, or the time drifts: allow for that, or take more samples",
     "timer_limited": "the call is too short for its instrument: give it more work, or accept the interval",
     "launch_bound": "back to back, launching takes longer than the GPU's work: look at the pipelined time",
     "ok": "no doubt",

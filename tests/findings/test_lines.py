@@ -266,7 +266,7 @@ def test_a_time_without_an_interval_still_has_a_speed_up_and_no_word():
 def test_cases_with_few_checked_calls_are_counted():
     rows = [row("torch", 1.0, cols=n, checked_calls=n) for n in (0, 4, 5, 20)]
     (said,) = row_notes([*rows, row("torch", 1.0)], Names([each.case for each in rows]))
-    assert said == "2 of 5 cases had outputs of fewer than 5 timed calls checked; see checked_calls"
+    assert said == "in 2 of 5 cases the outputs of fewer than 5 timed calls were checked; see checked_calls"
 
 
 def test_times_of_zeros_are_labelled():
