@@ -30,27 +30,27 @@ def wait(ms):
     return function
 
 def test_equal(assert_not_slower):
-    found = assert_not_slower(wait(3), x, than=wait(3), by="100%", check=lambda x: x + 1)
+    found = assert_not_slower(wait(1), x, than=wait(1), by="100%", check=lambda x: x + 1)
     assert found["f"].correct
 
 def slow(x):
-    return wait(15)(x)
+    return wait(5)(x)
 
 def test_slower(assert_not_slower):
-    assert_not_slower(slow, x, than=wait(3), by="50%")
+    assert_not_slower(slow, x, than=wait(1), by="50%")
 
 def test_wrong(assert_not_slower):
-    assert_not_slower(wait(3), x, than=wait(3), by="50%", check=lambda x: x + 2)
+    assert_not_slower(wait(1), x, than=wait(1), by="50%", check=lambda x: x + 2)
 
 def test_unknown(assert_not_slower):
-    assert_not_slower(wait(3), torch.zeros(8), than=wait(3), by="50%", check=lambda x: x + 1)
+    assert_not_slower(wait(1), torch.zeros(8), than=wait(1), by="50%", check=lambda x: x + 1)
 
 def test_raises(assert_not_slower):
-    assert_not_slower(wait(3), x, than=lambda x: x.nothing)
+    assert_not_slower(wait(1), x, than=lambda x: x.nothing)
 
 def test_no_share(assert_not_slower):
     with pytest.raises(ValueError, match='by="3%"'):
-        assert_not_slower(wait(3), x, than=wait(3), by="fast")
+        assert_not_slower(wait(1), x, than=wait(1), by="fast")
 
 def test_bench(bench):
     assert bench(wait(1), x, max_s=0.2).us > 900

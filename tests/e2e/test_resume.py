@@ -174,7 +174,7 @@ def test_a_case_that_ends_the_runner_twice_is_lost_unless_by_ctrl_c(run, tmp_pat
 
 
 def test_two_cannot_write_one_run(command, run, tmp_path, folder_with_rows):
-    process = start(command, *TINY, "workload.cols=range(1,900)", "-m")
+    process = start(command, *TINY, "workload.cols=range(1,400)", "-m")
     folder = folder_with_rows(1)
     second = run(f"resume={folder}")
     assert second.code == 2
@@ -230,20 +230,20 @@ def test_a_run_whose_records_are_lost_stops_and_prints_its_rows(command, tmp_pat
 
 def test_a_full_disk_costs_no_row(command, run, tmp_path):
     def limited():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))  # of a file, which is as good as a small disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))  # of a file, which is as good as a small disk
 
-    process = start(command, *TINY, "workload.cols=range(1,61)", "-m", preexec_fn=limited)
+    process = start(command, *TINY, "workload.cols=range(1,31)", "-m", preexec_fn=limited)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in err
     assert "No further case is started" in err
     kept = journal.read_rows(folder_of(tmp_path))
     assert 0 <= len(printed(err)) <= 1  # or there was no room for the start of a case, and so no row without a place
-    assert f"60 cases: {len(kept) + len(printed(err))} ok" in out
+    assert f"30 cases: {len(kept) + len(printed(err))} ok" in out
     done = run("resume=last")  # there is room again; one case at most is done once more
     assert done.code == 0, done.err
-    assert f"{len(kept)} of 60 cases kept" in done.out
-    assert len({row["key"] for row in records(done.folder, "row")}) == 60
+    assert f"{len(kept)} of 30 cases kept" in done.out
+    assert len({row["key"] for row in records(done.folder, "row")}) == 30
 
 
 def test_plan_says_what_a_run_would_do_and_writes_nothing(command, run, tmp_path):
