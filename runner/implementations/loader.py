@@ -50,6 +50,7 @@ _operators: dict[str, str] = {}  # file that registers an operator, by the opera
 _imported: dict[tuple[str, str], _Imported] = {}  # files that were loaded, by the module's name and ``apart``
 _compiled: dict[str, bytes] = {}  # sources, by the module's name
 _asked: dict[int, tuple[float, list[str]]] = {}  # seconds and notes of those since the last call of ``columns``
+_functions: list[tuple[ModuleType, dict[str, object]]] = []  # of the modules that workloads have imported
 _scripts: set[str] = set()  # files in packages that cannot be imported, and that are loaded without them
 
 
@@ -139,11 +140,28 @@ def columns() -> dict[str, float | str]:
 
 def forget_tuned() -> None:
     """Let autotuned kernels of the loaded files tune again, since a configuration may be of another size."""
-    for module in [module for module in sys.modules.values() if isinstance(module, ModuleType)]:
-        if isinstance(getattr(vars(module).get("__spec__"), "loader", None), _Loader):
-            for _, member in undecorated(module):
-                if type(member).__name__ == "Autotuner" and isinstance(cache := getattr(member, "cache", None), dict):
-                    cache.clear()
+    for module in _loaded(sys.modules):
+        for _, member in undecorated(module):
+            if type(member).__name__ == "Autotuner" and isinstance(cache := getattr(member, "cache", None), dict):
+                cache.clear()
+
+
+def keep_functions(names: Iterable[str]) -> None:
+    """Remember the functions of the modules called ``names``, which a workload has imported."""
+    for module in _loaded(names):
+        _functions.append((module, {name: part for name, part in vars(module).items() if callable(part)}))
+
+
+def restore_functions() -> None:
+    """Undo replacements of the functions that workloads have imported, so that no implementation judges itself."""
+    for module, functions in _functions:
+        vars(module).update(functions)
+
+
+def _loaded(names: Iterable[str]) -> list[ModuleType]:
+    """Return those of the imported modules called ``names`` that are files of users."""
+    modules = [module for name in [*names] if isinstance(module := sys.modules.get(name), ModuleType)]
+    return [each for each in modules if isinstance(getattr(vars(each).get("__spec__"), "loader", None), _Loader)]
 
 
 def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) -> _Imported:

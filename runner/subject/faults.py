@@ -28,7 +28,10 @@ NO_SUCH_KERNEL = re.compile(  # the last under deterministic_algorithms=true
 )
 NO_DRIVER = re.compile(r"0 active drivers|cannot be accessed from Triton \(cpu tensor\?\)")  # by Triton
 INTERPRETED_DRIVER = "it asks Triton for the driver of a GPU, which Triton's interpreter does not have; run it on a GPU"
-NO_GPU = re.compile(r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|no NVIDIA GPU")
+NO_GPU = re.compile(  # by torch: without CUDA, without a driver, and by its extensions without a toolkit
+    r"Torch not compiled with CUDA|without ATen_cuda|requires CUDA support|Tried to instantiate dummy base class"
+    r"|No CUDA GPUs are available|Found no NVIDIA driver|no NVIDIA GPU|CUDA_HOME environment variable is not set"
+)
 NO_NETWORK = (  # exceptions of sockets, urllib, requests, httpx and huggingface_hub
     "ConnectionError",
     "ConnectError",

@@ -27,10 +27,12 @@ def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the tensors whose gradients are taken: arguments, and parameters of modules among them.
 
     Of the arguments these are all that require a gradient, or, if none does, all floating and complex ones. Buffers of
-    modules have none.
+    modules have none. Parameters are in the order of their names, since a class may make them in another order than
+    the reference.
     """
     modules = [part for _, part in nested.parts(tuple(args)) if isinstance(part, torch.nn.Module)]
-    parameters: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
+    named = [sorted(module.named_parameters(), key=lambda named: named[0]) for module in modules]
+    parameters: list[Tensor] = [parameter for module in named for _, parameter in module]
     within = {id(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers())}
     numbers = [x for x in nested.tensors(tuple(args)) if x.is_floating_point() or x.is_complex()]
     plain = [tensor for tensor in numbers if id(tensor) not in within]

@@ -106,7 +106,10 @@ class OwnOperation:
 
         if self.file.refused:
             raise Unsupported(self.file.refused)
-        return loader.load_file(Path(self.path), functions=self.file.parts, apart="workload")
+        before = {*sys.modules}
+        module = loader.load_file(Path(self.path), functions=self.file.parts, apart="workload")
+        loader.keep_functions({*sys.modules} - before)
+        return module
 
     # --- inputs ---
 
@@ -189,10 +192,11 @@ class OwnOperation:
 
         A class is made as the task makes its ``Model``, and takes the place of that among the inputs.
         """
-        args, kwargs = self.__dict__["arguments"]
+        given = args, kwargs = self.__dict__["arguments"]
         columns: dict[str, Scalar] = {}
         if isinstance(cls := getattr(function, "of_module", ...), type):
             module, columns["weights"] = self._like(cls, args[0])
+            given = args[1:], kwargs  # the module is its own
             args = (module, *args[1:])
         elif cls is ... and hasattr(self.module, "_adapted"):
             function = self.module._adapted(function)
@@ -203,15 +207,14 @@ class OwnOperation:
         _check_call(function, args, {**kwargs, **options})
         bound = partial(function, **options)
         if self.pass_ == "fwd":
-            return Call(run=partial(bound, *args, **kwargs), columns=columns)
+            return Call(run=partial(bound, *args, **kwargs), arguments=given, columns=columns)
         from ..models.training import let_backward_reuse_buffers
         from .gradients import Gradients, GradientsAlone
 
         let_backward_reuse_buffers(self.pass_ != "bwd")
-        if self.pass_ == "bwd":
-            run = GradientsAlone(bound, args, kwargs, self.layout)
-            return Call(run=run, reads_inputs=False, columns=columns)
-        return Call(run=Gradients(bound, args, kwargs, self.layout), columns=columns)
+        is_bwd = self.pass_ == "bwd"
+        run = (GradientsAlone if is_bwd else Gradients)(bound, args, kwargs, self.layout)
+        return Call(run=run, arguments=given, reads_inputs=not is_bwd, columns=columns)
 
     def _like(self, cls: type, model: Any) -> tuple[Any, str]:
         """Return a module of ``cls``, made as ``model`` was, and whether it has its weights. Raises Unsupported."""
@@ -223,7 +226,7 @@ class OwnOperation:
         with _seeds(device, seed):
             module = self.module._built(cls, seed)
         module.to(device=device, dtype=self._cast()).requires_grad_(self.pass_ != "fwd").train(model.training)
-        return module, share_weights(model, module)
+        return module, copy_weights(model, module)
 
     # --- what is right ---
 
@@ -235,14 +238,16 @@ class OwnOperation:
 
     def expected_outputs(self, inputs: Sequence[Tensor], *, quick: bool = False) -> Outputs:
         """Return what judges the outputs of an implementation; ``quick``: by half of the runs of the reference."""
+        from ..implementations import loader
         from .tolerance import Judge
 
+        loader.restore_functions()
         args, kwargs = self.__dict__["arguments"]
         is_public = hasattr(self.module.reference, "of_module")  # public tasks compare what is returned
         if "check" in self.file.parts:
             from ..timing.nested import cloned
 
-            return FileCheck(self.module.check, cloned((*args, *kwargs.values())), in_place=not is_public)
+            return FileCheck(self._check, self.reference, cloned((args, kwargs)), in_place=not is_public)
         reference = self.reference
         if self.pass_ != "fwd":
             from .gradients import WithGradients
@@ -255,6 +260,13 @@ class OwnOperation:
         judge = Judge(reference, args, kwargs, tf32=self.tf32, quick=quick, state=state, **words)
         self.__dict__["_outside_bytes"] = judge.output_bytes + getattr(reference, "upstream_bytes", 0)
         return judge
+
+    def _check(self, inputs: Any, outputs: Any) -> object:
+        """Call ``check`` of the file, although an implementation may have replaced what it imports."""
+        from ..implementations import loader
+
+        loader.restore_functions()
+        return self.module.check(inputs, outputs)
 
     def work(self) -> Work:
         """Return the operations and the least traffic of the definition, as far as they are known (0: unknown)."""
@@ -304,29 +316,45 @@ class FileCheck:
     """Judges outputs by the function ``check(inputs, outputs)`` of the user's file: None, or what is wrong."""
 
     function: Callable[[Any, Any], object]
-    inputs: Sequence[Any]
+    reference: Callable[..., Any]
+    arguments: tuple[Sequence[Any], Mapping[str, Any]]  # of both, as they were before a call
     in_place: bool = True  # a call that returns no tensor leaves its outputs in the arguments that it changes
 
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Call the function with the inputs, as they were before a call, and ``outputs``.
 
-        What it asserts in vain is wrong, too. Raises TypeError if it returns neither None nor text, such as a bool,
-        which may mean right or wrong.
+        What it asserts in vain is wrong, and so are outputs for which it raises, unless it also raises for those of the
+        reference. Raises TypeError if it returns neither None nor text, such as a bool, which may mean right or wrong.
         """
+        from ..timing import ranks
         from ..timing.correctness import CheckResult
         from ..timing.nested import cloned, returned
+        from .faults import classify
 
         given = returned(outputs, changed if self.in_place else None)
         try:
-            reason = self.function(cloned(self.inputs), given)
+            reason = self._said(given)
         except AssertionError as error:
             reason = shorten(str(error), 300, placeholder=" ...") or "an assertion of check() fails"
+        except Exception as error:
+            if ranks.current.count > 1 or classify(error, "check").status != "error":
+                raise
+            args, kwargs = cloned(self.arguments)
+            self._said(self.reference(*args, **kwargs))  # it raises if the fault is in the check
+            text = shorten(f"{type(error).__name__}: {error}", 300, placeholder=" ...")
+            reason = f"check() raises for this result, and not for the reference's: {text}"
         if not isinstance(reason, str | None):
             kind = type(reason).__name__
             raise TypeError(
                 f"check() returned a {kind}; return None if the outputs are right, else what is wrong as text"
             )
         return CheckResult(compared=False, tolerance=["by check() of the file"], reason=reason or "")
+
+    def _said(self, outputs: Any) -> object:
+        from ..timing.nested import cloned
+
+        args, kwargs = cloned(self.arguments)
+        return self.function((*args, *kwargs.values()), outputs)
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
         """Call the function with the tensor, or with a tuple of several tensors."""
@@ -336,11 +364,10 @@ class FileCheck:
         return self.check(plain[0] if len(plain) == 1 else plain)
 
 
-def share_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
-    """Give ``other`` the parameters and buffers of ``model``, if both have the same names and shapes.
+def copy_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
+    """Give the parameters and buffers of ``other`` the values of those of ``model``, if names and shapes are the same.
 
-    Tensors of the same type are shared; one of another type gets the values. Return the column ``weights``; "" if
-    neither has any.
+    Return the column ``weights``; "" if neither has any.
     """
     import torch
 
@@ -350,11 +377,7 @@ def share_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
         return OWN_WEIGHTS
     with torch.no_grad():
         for name, weight in weights.items():
-            path, _, leaf = name.rpartition(".")
-            if type(weight) is type(others[name]) and weight.dtype == others[name].dtype:
-                setattr(other.get_submodule(path), leaf, weight)
-            else:
-                others[name].copy_(weight)
+            others[name].copy_(weight)
     return "those of the reference" if weights else ""
 
 

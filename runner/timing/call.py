@@ -61,6 +61,7 @@ class Call:
     work: Work | None = None  # None: unknown, as for a kernel without a workload
     judge: Callable[[Sequence[object]], str] | None = None  # outputs → their error as text; empty if correct
     judge_anew: Callable[[Sequence[object]], str] | None = None  # the same for the values that the inputs hold now
+    arguments: Any = ()  # that calls share and may change, if they are more than a list of tensors
     reads_inputs: bool = True  # at each call; a backward alone starts from a forward that has read them
     columns: Mapping[str, Scalar] = field(default_factory=dict)  # of its row, known before the first ``run``
     captured: bool = False  # ``run`` replays a CUDA graph, and while another one is captured, adds its kernels to that

@@ -155,8 +155,8 @@ def mapped(
 
 
 def cloned(value: Any) -> Any:
-    """Return ``value`` with a copy of each tensor. Modules are not copied."""
-    return mapped(lambda tensor: tensor.detach().clone(), value)
+    """Return ``value`` with a copy of each tensor and each module."""
+    return mapped(lambda tensor: tensor.detach().clone(), value, copy.deepcopy)
 
 
 def refilled(value: Any, tensors: Sequence[Tensor]) -> Any:

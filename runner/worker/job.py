@@ -130,7 +130,7 @@ class Job:
             call = replace(workload.call(function, inputs), work=work)
             call = implementation.wrap_call(call, device)
             self.metrics.update(call.columns)
-            given = Inputs(getattr(workload, "arguments", inputs))
+            given = Inputs(call.arguments or inputs)
             given.copy()
             call, columns = first_calls(call, given, device, peak=True)
         self.metrics.update(columns | report.metrics)

@@ -13,7 +13,9 @@ from runner.records.bad_input import BadInput
 from runner.records.case import Choice
 from runner.records.schema import build
 from runner.subject.operation import workload_class
+from runner.subject.path import checked, first_calls
 from runner.tasks import formats, own_file
+from runner.timing.arguments import Inputs
 
 TASK = '''"""A task."""
 from __future__ import annotations
@@ -138,7 +140,7 @@ def test_a_class_gets_the_weights_if_names_and_shapes_agree(write):
 
     same = applied(namespace["New"])
     assert same.columns == {"weights": "those of the reference"}
-    assert same.run.args[0].layer.weight is own.arguments[0][0].layer.weight
+    assert torch.equal(same.run.args[0].layer.weight, own.arguments[0][0].layer.weight)
     assert torch.equal(same.run(), own.call(own.module.reference, inputs).run())
 
     class Renamed(namespace["New"]):
@@ -153,6 +155,60 @@ def test_a_class_gets_the_weights_if_names_and_shapes_agree(write):
     other = applied(Renamed)
     assert other.columns == {"weights": "from the same seed"}
     assert torch.equal(other.run.args[0].linear.weight, own.arguments[0][0].layer.weight)
+
+
+def test_a_class_keeps_what_its_calls_make_of_its_weights(write):
+    own = workload(write(TASK))
+    inputs = own.draw_inputs("cpu", 7)
+    model = own.arguments[0][0]
+    before = model.layer.weight.clone()
+
+    class Packs(type(model)):
+        is_packed = False
+
+        def forward(self, x):
+            if not self.is_packed:
+                self.layer.weight.data, self.is_packed = self.layer.weight.data.t().contiguous(), True
+            return self.norm(torch.addmm(self.layer.bias, x, self.layer.weight)) * self.scale
+
+    class Drifts(type(model)):
+        def forward(self, x):
+            result = super().forward(x)
+            self.layer.weight.data.mul_(2)
+            return result
+
+    class Doubles(type(model)):
+        def forward(self, x):
+            self.double()
+            return super().forward(x.double()).float()
+
+    expected = own.expected_outputs(inputs)
+    for cls, is_right in ((Packs, True), (Drifts, False), (Doubles, True)):
+        call = own.call(as_function(cls), inputs)
+        given = Inputs(call.arguments)
+        given.copy()
+        call, _ = first_calls(call, given, "cpu", peak=False)
+        assert call.inputs == (own.arguments[0][1],)
+        _, _, wrong = checked(call, expected, lambda: expected, given)
+        assert (not wrong) == is_right, (cls, wrong)
+        assert torch.equal(model.layer.weight, before)
+        assert model.layer.weight.dtype == before.dtype
+
+
+@pytest.mark.parametrize("pass_", ["bwd", "fwd_bwd"])
+def test_gradients_of_a_class_are_compared_by_name(write, pass_):
+    own = workload(write(TASK), **{"pass": pass_})
+    inputs = own.draw_inputs("cpu", 7)
+
+    class InAnotherOrder(type(own.arguments[0][0])):
+        def __init__(self, *args):
+            super().__init__(*args)
+            layer = self.layer
+            del self.layer
+            self.layer = layer
+
+    call = own.call(as_function(InAnotherOrder), inputs)
+    assert own.expected_outputs(inputs).check(call.run()).reason == ""
 
 
 def test_a_class_of_other_arguments_is_told_what_it_gets(write):
@@ -171,13 +227,13 @@ def test_a_class_of_other_arguments_is_told_what_it_gets(write):
 
 
 def test_weights_of_another_type_get_the_values(write):
-    from runner.subject.operation import share_weights
+    from runner.subject.operation import copy_weights
 
     model, half = torch.nn.LSTM(2, 3), torch.nn.LSTM(2, 3).half()
-    assert share_weights(model, half) == "those of the reference"
+    assert copy_weights(model, half) == "those of the reference"
     assert torch.equal(half.weight_ih_l0, model.weight_ih_l0.half())
     again = torch.nn.LSTM(2, 3)
-    share_weights(model, again)
+    copy_weights(model, again)
     x = torch.randn(4, 1, 2)
     assert torch.equal(again(x)[0], model(x)[0])  # torch keeps a list of the weights
 

@@ -112,11 +112,59 @@ def test_a_submission_anywhere_imports_the_modules_of_the_task(task):
     assert own.expected_outputs(inputs).check(own.call(function, inputs).run()).correct
 
 
-def test_a_submission_that_returns_nothing_has_no_outputs(task):
+def test_a_result_that_the_check_cannot_take_is_wrong(task):
     own = workload(task, kind="normal")
     inputs = own.draw_inputs("cpu", 0)
-    with pytest.raises(TypeError, match="NoneType"):  # as in GPU MODE's own harness, though data[1] is right
-        own.expected_outputs(inputs).check(None, [own.module.ref_kernel(own.arguments[0][0])])
+    expected = own.expected_outputs(inputs)
+    # As in GPU MODE's own harness, nothing is returned, though data[1] is right.
+    reason = expected.check(None, [own.module.ref_kernel(own.arguments[0][0])]).reason
+    assert reason.startswith("check() raises for this result, and not for the reference's: TypeError: allclose(): ")
+
+
+def test_a_check_that_fails_for_the_reference_too_is_an_error(task):
+    shared = task.parent.parent / "common" / "shared.py"
+    shared.write_text(SHARED.replace("torch.allclose(", "torch.no_such("))
+    own = workload(task)
+    inputs = own.draw_inputs("cpu", 0)
+    with pytest.raises(AttributeError, match="no_such"):
+        own.expected_outputs(inputs).check(own.call(own.module.reference, inputs).run())
+
+
+def test_no_submission_replaces_the_functions_of_the_check(task):
+    (task.parent / "submission.py").write_text(
+        "import shared, torch\ndef custom_kernel(data):\n    shared.close = lambda *given: True\n    return data[0]\n"
+    )
+    shared = task.parent.parent / "common" / "shared.py"
+    shared.write_text(SHARED.replace("torch.allclose(", "close(") + "def close(x, y): return torch.allclose(x, y)\n")
+    own = workload(task, kind="normal")
+    inputs = own.draw_inputs("cpu", 0)
+    expected = own.expected_outputs(inputs)
+    call = own.call(loader.load_file(task.parent / "submission.py").custom_kernel, inputs)
+    assert expected.check(call.run()).reason == "not near"
+    call.run()
+    later = workload(task, size=5, kind="normal")  # in the same process
+    outputs = later.call(later.module.reference, later.draw_inputs("cpu", 0)).run()
+    assert later.expected_outputs(inputs).check(outputs.zero_()).reason == "not near"
+
+
+def test_a_module_in_the_data_is_judged_as_it_was(task):
+    (task.parent / "reference.py").write_text(
+        "import torch\n"
+        "from shared import near\n"
+        "def generate_input(size, kind, seed): return {'model': torch.nn.Linear(size, size), 'x': torch.ones(size)}\n"
+        "def ref_kernel(data): return data['model'](data['x'])\n"
+        "check_implementation = near(ref_kernel)\n"
+    )
+    own = workload(task)
+    inputs = own.draw_inputs("cpu", 0)
+    expected = own.expected_outputs(inputs)
+
+    def without_weights(data):
+        data["model"].weight.data.zero_()
+        return data["model"].bias
+
+    assert expected.check(own.call(own.module.reference, inputs).run()).correct
+    assert expected.check(own.call(without_weights, inputs).run()).reason == "not near"
 
 
 def test_a_check_that_returns_a_bool_alone_is_refused(task):
