@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..kernels.unsupported import Unsupported
@@ -178,6 +179,20 @@ class WithGradients:
         results = gradients()
         self.upstream_bytes = self.upstream_bytes or sum(int(given.nbytes) for given in gradients.upstream)
         return results if self._outputs else results[1:]
+
+
+class RecurrentByShape(TorchFunctionMode):
+    """Make the results of recurrent layers in place of computing them, where tensors have no memory.
+
+    On a CPU, torch's own operators would do that step by step, in seconds.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return a result of the right shape, unless the sequences are packed."""
+        if function in (torch.gru, torch.rnn_tanh, torch.rnn_relu) and isinstance(args[2], list | tuple):
+            x, state, directions = args[0], args[1], 1 + args[7]
+            return x.new_empty(*x.shape[:-1], directions * state.shape[-1]), torch.empty_like(state)
+        return function(*args, **(kwargs or {}))
 
 
 def flops(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], pass_: Pass) -> int:

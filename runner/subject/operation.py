@@ -282,8 +282,9 @@ class OwnOperation:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         from ..timing.nested import tensors
+        from .gradients import RecurrentByShape
 
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with FakeTensorMode(allow_non_fake_inputs=True), RecurrentByShape():
             args, kwargs = self.draw(device, 0)
             returned = self.reference(*args, **kwargs)
             inputs, outputs = map(tensors, ((args, kwargs), returned))

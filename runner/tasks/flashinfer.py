@@ -1,7 +1,7 @@
 """Tasks of flashinfer-bench and SOL-ExecBench: ``definition.json``, with ``workload.jsonl`` beside it.
 
     inputs(axes and scalars..., line=0) -> the inputs of the definition, as the line of the JSONL file says
-    reference(*inputs) -> run(*inputs)      # of the definition
+    reference(*inputs) -> run(*inputs)      # of the definition; several outputs are a dict by their names
 
 Axes that vary and scalars are fields. The lines are the set of shapes ``lines``; they may have a tolerance.
 """
@@ -53,7 +53,11 @@ def _drawn(name, shape, dtype, source, device):
         drawn = drawn.softmax(-1)
     return (drawn.clamp(-2, 2) if kind.itemsize == 1 else drawn).to(kind)
 
-def reference(*inputs): return run(*inputs)
+def reference(*inputs):  # several outputs by name, as a solution may return them
+    result, names = run(*inputs), {names!r}
+    if isinstance(result, dict):
+        return {{name: result[name] for name in names}}
+    return dict(zip(names, result)) if isinstance(result, tuple | list) and len(result) == len(names) > 1 else result
 reference.of_module = None
 
 def _adapted(function):  # with the outputs as further arguments
@@ -90,6 +94,10 @@ def _one_file(path: Path, definition: Mapping[str, Any]) -> str:
     texts = next((file.read_text(encoding="utf-8").splitlines() for file in named if file.is_file()), [])
     lines = [line.get("workload", line) for line in map(json.loads, filter(str.strip, texts))]
     axes, inputs = definition["axes"], definition["inputs"]
+    vary = {name for name, axis in axes.items() if axis["type"] == "var"}
+    for number, line in enumerate(lines):
+        if lacking := sorted(vary - line.get("axes", {}).keys()):
+            raise ValueError(f"line {number} of its workload gives no {', '.join(lacking)}")
     cases = [_values(definition, line) for line in lines] or [_values(definition, {})]
     constants = [f"{name} = {axis['value']!r}" for name, axis in axes.items() if axis["type"] == "const"]
     expressions = {name: str(axis["expression"]) for name, axis in axes.items() if axis["type"] == "expr"}

@@ -433,3 +433,24 @@ def test_a_function_of_other_arguments_is_told_what_it_gets(operation):
     with pytest.raises(TypeError, match=message):
         mine.call(mine.module.of_one, inputs)
     assert mine.call(mine.module.wrapped(lambda x: x), inputs).run() == 3  # a wrapper knows what it does
+
+
+RECURRENT = """
+import torch
+def inputs(steps=5):
+    layer = torch.nn.LAYER
+    x = torch.randn(steps, 4, 2)
+    return layer, x.transpose(0, 1) if layer.batch_first else x
+def reference(layer, x): return layer(x)
+"""
+
+
+@pytest.mark.parametrize("layer", ["GRU(2, 3)", "RNN(2, 3, 2, batch_first=True)", "GRU(2, 3, bidirectional=True)"])
+def test_the_memory_of_a_recurrent_layer_is_known_without_its_steps(operation, layer):
+    few = operation(RECURRENT.replace("LAYER", layer))
+    y, h = few.reference(*few.draw("cpu", 0)[0])
+    assert few.needed("cpu")[1] == y.nbytes + h.nbytes
+    steps = 10**9
+    assert (
+        operation(RECURRENT.replace("LAYER", layer), steps=steps).needed("cpu")[1] == y.nbytes // 5 * steps + h.nbytes
+    )

@@ -153,6 +153,19 @@ def test_a_solution_may_be_given_the_outputs(write, solution):
     assert torch.equal(result, 2 * own.arguments[0][0] + 0.5)
 
 
+@pytest.mark.parametrize("result", ["x + 1, 2 * x", '{"twice": 2 * x, "more": x + 1}'])
+def test_several_outputs_are_matched_by_name_or_in_their_order(write, result):
+    spec = {"shape": ["T"], "dtype": "float32"}
+    reference = f"def run(x): return {result}"
+    path = write(inputs={"x": spec}, outputs={"more": spec, "twice": spec}, reference=reference)
+    own = workload(path)
+    inputs = own.draw_inputs("cpu", 0)
+    expected = own.expected_outputs(inputs)
+    for solution in (lambda x: {"twice": x * 2, "more": x + 1}, lambda x: (x + 1, x * 2)):
+        assert expected.check(own.call(as_function(solution), inputs).run()).correct
+    assert expected.check((inputs[0] * 2, inputs[0] + 1)).reason.startswith('["more"]: ')
+
+
 def test_an_error_of_the_reference_shows_its_line(write):
     own = workload(write(reference="def run(*inputs):\n    raise ValueError('here')\n"))
     with pytest.raises(ValueError, match="here") as caught:
@@ -168,6 +181,7 @@ def test_an_error_of_the_reference_shows_its_line(write):
     [
         ({"axes": {"T": {}}}, "or without a field: 'type'"),
         ({"reference": "def run(:"}, "line 1: invalid"),
+        ({"lines": [{"axes": {"t": 3}, "inputs": {}}]}, "line 0 of its workload gives no T"),
     ],
 )
 def test_a_mistake_is_one_line(write, changed, message):
