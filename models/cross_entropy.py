@@ -57,10 +57,11 @@ class CrossEntropy(WithPasses, WithLayout):
 
         y has the relative error of the sum, and 2 units of x - m. PyTorch computes y from log y, which it has stored in
         ``dtype``, and on a CPU rounds y and its product with dloss to it. Others compute y from log sum exp, stored in
-        the arithmetic type. At the target, y - 1 cancels. In 16 bits that is much, |log y| + |log s| units: from about
-        1000 classes on, PyTorch's own y may be 5 % too large in one element in bfloat16. So the factor that all y have
-        in common is judged as well: an eighth of their bounds, which log y as a multiple of few numbers may have, and
-        what is left of errors of whole rows.
+        the arithmetic type, or store y - 1 at the target and y elsewhere in ``dtype`` in the forward, as Liger does,
+        and multiply that by dloss. At the target, y - 1 cancels. In 16 bits that is much, |log y| + |log s| units: from
+        about 1000 classes on, PyTorch's own y may be 5 % too large in one element in bfloat16. So the factor that all y
+        have in common is judged as well: an eighth of their bounds, which log y as a multiple of few numbers may have,
+        and what is left of errors of whole rows.
         """
         import torch
 
@@ -109,6 +110,7 @@ class CrossEntropy(WithPasses, WithLayout):
         y = exponent.exp()
         total = y.sum(-1, keepdim=True)
         y /= total
+        aside = 1 - y.gather(-1, target)
         log, own = total.log(), x.gather(-1, target) - largest
         of_log, common = stored * log.abs().clamp(min=1), self._summed() + 2 * unit * (largest.abs() + log.abs())
         of_exponents = (y * exponent.abs()).sum(-1, keepdim=True) + own.abs()
@@ -120,7 +122,7 @@ class CrossEntropy(WithPasses, WithLayout):
         square = along.square()
         sums = torch.stack([square.sum(-1), square.mul_(of_y).sum(-1)])
         of_dx = of_y.mul_(y).mul_(dloss.abs()).add_(floor)
-        of_dx.scatter_add_(-1, target, 2 * unit * dloss.abs())
+        of_dx.scatter_add_(-1, target, (2 * unit + stored * aside) * dloss.abs())
         return loss, torch.stack([y.mul_(dloss).scatter_add_(-1, target, -dloss), of_dx]), along, sums
 
     def flops(self) -> int:

@@ -30,7 +30,7 @@ class DdpStep(OnRanks):
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
         """Return x [batch, dim], then weight [dim, dim] and bias [dim] of each layer, as the workload mlp does."""
-        return self._mlp("train_step", 1).inputs(draw)
+        return self._mlp(1).inputs(draw)
 
     def draw_inputs(self, device: str, seed: int) -> tuple[Tensor, ...]:
         """Return the input tensors on ``device``: x differs between ranks, the parameters are the same."""
@@ -70,18 +70,18 @@ class DdpStep(OnRanks):
         """Return the gradients over the rows of all ranks, then the updated parameters, as the workload mlp does."""
         x, *params = inputs
         rows = gathered(x).flatten(0, 1)
-        _, *gradients = self._mlp("fwd_bwd", self.ranks).reference(rows, *params)
-        return *gradients, *self._mlp("train_step", self.ranks).reference(rows, *params)
+        expected = self._mlp(self.ranks).reference(rows, *params)
+        return *expected[len(params) + 1 :], *expected[: len(params)]  # between them is y
 
     def flops(self) -> int:
         """Matrix products of one rank, forward and backward, as in the workload mlp."""
-        return self._mlp("train_step", 1).flops()
+        return self._mlp(1).flops()
 
     def bytes_min(self) -> int:
         """A rank's x and parameters, read once, and parameters, written once."""
-        return self._mlp("train_step", 1).bytes_min()
+        return self._mlp(1).bytes_min()
 
-    def _mlp(self, pass_: Literal["fwd_bwd", "train_step"], ranks: int) -> Mlp:
+    def _mlp(self, ranks: int) -> Mlp:
         """Return the step of one process over the rows of ``ranks`` ranks."""
         return Mlp(
             dim=self.dim,
@@ -89,7 +89,7 @@ class DdpStep(OnRanks):
             batch=self.batch * ranks,
             steps=1,
             activation=self.activation,
-            pass_=pass_,
+            pass_="train_step",  # noqa: S106  # a field, no password
             zero_grad="every_step",
             optimizer="sgd",
             autocast="none",

@@ -96,11 +96,14 @@ class Mlp(Workload):
 
             adamw = partial(adamw_of_torch.adamw, **ADAMW)  # type: ignore[arg-type]
         return training.train(
-            forward, self.steps, params, accumulate=accumulate, lr=self.lr, adamw=adamw, on_loss=on_loss
-        )
+            forward, self.steps, params, accumulate=accumulate, lr=self.lr, adamw=adamw, on_loss=on_loss,
+            with_results=True,
+        )  # fmt: skip
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Return y for fwd, y and the gradient of each parameter for fwd_bwd, the updated parameters for train_step.
+        """Return y for fwd, and for fwd_bwd the gradient of each parameter too; for train_step the parameters first.
+
+        Parameters alone would not tell a wrong gradient whose update is lost by rounding, or that AdamW normalizes.
 
         The tolerance of each element comes from rounding errors that are propagated through the network
         (``runner.models.mlp_errors``). Gradients also have ``_common_error``.
@@ -222,7 +225,9 @@ class Mlp(Workload):
         )
 
     def _expect_updated(self, x: Tensor, start: list[Tensor]) -> tuple[Expected, ...]:
-        """Return the parameters after all steps. Each step rounds them, and their errors change the next gradients.
+        """Return the parameters after all steps, and y and the gradients of the last one.
+
+        Each step rounds the parameters, and their errors change the next gradients.
 
         An update that is smaller than the last digit of its parameter is lost with either sign. If all updates are
         lost, the next gradient equals the last one. So the tolerance includes a share of the difference between the
@@ -236,7 +241,7 @@ class Mlp(Workload):
         updates = Updates(self.lr, **ADAMW) if self.optimizer == "adamw" else None
         decay, roundings = (1 - self.lr * ADAMW["weight_decay"], 2) if updates else (1.0, 1)
         for step in range(self.steps):
-            _, computed = gradients(self._cast(x), params, self.activation, self._rounding(), backward=True)
+            y, computed = gradients(self._cast(x), params, self.activation, self._rounding(), backward=True)
             turned = [(gradient.value - last).abs() for gradient, last in zip(computed, before, strict=True)]
             bounds = [
                 keep * bound + gradient.bound(most) + self._common_error() * gradient.value.abs()
@@ -264,4 +269,9 @@ class Mlp(Workload):
             rounded = unit * sqrt(sum(float(value.square().sum()) for value in moved))
             lost = min(1.0, rounded / update) if update else 0.0
         expected = zip(self._names(), params, allowed, strict=True)
-        return tuple(self._expect(name, param.value, bound, unit) for name, param, bound in expected)
+        of_gradients = zip(self._names(), summed, bounds, strict=True)
+        return (
+            *(self._expect(name, param.value, bound, unit) for name, param, bound in expected),
+            self._expect("y", y.value, y.bound(most)),
+            *(self._expect(f"grad of {name}", total, bound, unit) for name, total, bound in of_gradients),
+        )

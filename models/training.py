@@ -78,7 +78,7 @@ def with_backward(function: Callable[..., Tensor], *tensors: Tensor) -> Call:
 
     def run() -> Outputs:
         y = _with_gradient(function(*args))
-        return (y.detach(), *torch.autograd.grad(y, wanted, tensors[-1]))
+        return (y.detach(), *torch.autograd.grad(y, wanted, tensors[-1], allow_unused=True))
 
     return Call(run=run)
 
@@ -98,7 +98,7 @@ def backward_only(function: Callable[..., Tensor], *tensors: Tensor) -> Call:
             args, wanted = _differentiated(tensors[:-1])
             forwards[stream] = wanted, _with_gradient(function(*args))
         wanted, y = forwards[stream]
-        return torch.autograd.grad(y, wanted, tensors[-1], retain_graph=True)
+        return torch.autograd.grad(y, wanted, tensors[-1], retain_graph=True, allow_unused=True)
 
     return Call(run=run)
 
@@ -268,4 +268,5 @@ def _drop_gradients(params: list[Tensor]) -> None:
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor]:
-    return [param.grad for param in params if param.grad is not None]
+    """Return the gradient of each parameter: zeros if the forward does not depend on it, which is then judged."""
+    return [torch.zeros_like(param) if param.grad is None else param.grad for param in params]

@@ -135,7 +135,7 @@ def check_outputs(outputs: Sequence[object], expected: Sequence[Expected], dtype
 def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
     """Return what keeps ``output`` from being a plain tensor of ``dtype`` and of the shape and device of ``value``."""
     if not isinstance(output, Tensor) or type(output) not in PLAIN:
-        return f"a {type(output).__name__} where a tensor is expected"
+        return f"{output if output is None else 'a ' + type(output).__name__} where a tensor is expected"
     if output.shape != value.shape:
         return f"shape {tuple(output.shape)} where {tuple(value.shape)} is expected"
     if output.dtype != dtype:

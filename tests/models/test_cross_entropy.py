@@ -48,6 +48,28 @@ def test_it_is_right_as_torch_does_it(make, error, dtype, vocab, scale):
     assert error(workload.reference(*inputs), workload.call(loss_of, inputs).run()) <= 1
 
 
+class InForward(torch.autograd.Function):
+    """Cross entropy that stores its gradient in the forward, in the dtype of x, as Liger does."""
+
+    @staticmethod
+    def forward(ctx, x, target):
+        loss = loss_of(x.float(), target)
+        y = x.float().softmax(-1)
+        ctx.save_for_backward((y - F.one_hot(target, x.shape[1])).to(x.dtype))
+        return loss.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, dloss):
+        return ctx.saved_tensors[0] * dloss[:, None], None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("vocab", [2, 1000])
+def test_a_gradient_that_is_stored_in_the_forward_is_right(make, error, dtype, vocab):
+    workload, inputs = make("cross_entropy", dtype=dtype, rows=300, vocab=vocab, pass_="fwd_bwd")
+    assert error(workload.reference(*inputs), workload.call(InForward.apply, inputs).run()) <= 1
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("vocab", [2, 3])
 def test_few_classes_are_right_in_16_bits(make, error, dtype, vocab):

@@ -85,13 +85,13 @@ def test_adamw_is_that_of_torch_and_another_update_is_wrong(case, error, dtype, 
             optimizer.zero_grad()
         mlp(x, *params, activation=activation).mean().backward()
         optimizer.step()
-    assert (
-        error(expected, [param.detach() for param in params]) < 0.6
-    )  # of which a half may be the rounding to 16 bits that this lacks
+    of_params = expected[: len(params)]
+    # A half of which may be the rounding to 16 bits that this lacks.
+    assert error(of_params, [param.detach() for param in params]) < 0.6
     if dtype in ("float64", "float32"):
         sgd = dataclasses.replace(workload, optimizer="sgd")
-        for wrong in (inputs[1:], sgd.call(mlp, inputs).run()):
-            assert error(expected, wrong) > 1
+        for wrong in (inputs[1:], sgd.call(mlp, inputs).run()[: len(params)]):
+            assert error(of_params, wrong) > 1
 
 
 @pytest.mark.parametrize("autocast", ["bfloat16", "float16"])
@@ -172,10 +172,31 @@ def test_gradients_of_0_and_halves_of_gradients_are_wrong(case, error, dtype, ac
     assert error(workload.reference(*inputs), [y, *gradients]) < 1
     assert error(workload.reference(*inputs), [y, *(share * gradient for gradient in gradients)]) > 1
     workload, inputs = case(dtype, "train_step", **fields, steps=1)
-    params = workload.call(mlp, inputs).run()
+    outputs = workload.call(mlp, inputs).run()
+    params, results = outputs[: len(inputs) - 1], outputs[len(inputs) - 1 :]
     fallen_short = [start + share * (now - start) for start, now in zip(inputs[1:], params, strict=True)]
-    assert error(workload.reference(*inputs), params) < 1
-    assert error(workload.reference(*inputs), fallen_short) > 1
+    assert error(workload.reference(*inputs), outputs) < 1
+    assert error(workload.reference(*inputs), [*fallen_short, *results]) > 1
+
+
+def half_of_a_gradient(x, w, *params, activation):
+    return mlp(x, w / 2 + w.detach() / 2, *params, activation=activation)
+
+
+def no_gradient(x, w, *params, activation):
+    return mlp(x, w, params[0].detach(), *params[1:], activation=activation)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("wrong", [half_of_a_gradient, no_gradient])
+def test_a_wrong_gradient_is_wrong_where_no_parameter_shows_it(case, error, dtype, optimizer, activation, wrong):
+    """A small update is lost in bfloat16, and AdamW normalizes it."""
+    fields = {"optimizer": optimizer, "activation": activation, "lr": 0.001, "steps": 1}
+    workload, inputs = case(dtype, "train_step", **fields)
+    assert error(workload.reference(*inputs), workload.call(mlp, inputs).run()) < 1
+    assert error(workload.reference(*inputs), workload.call(wrong, inputs).run()) > 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -212,7 +233,7 @@ def test_outputs_are_named_in_order(case):
     assert names == {
         "fwd": ["y"],
         "fwd_bwd": ["y", "grad of w1", "grad of b1", "grad of w2", "grad of b2"],
-        "train_step": ["w1", "b1", "w2", "b2"],
+        "train_step": ["w1", "b1", "w2", "b2", "y", "grad of w1", "grad of b1", "grad of w2", "grad of b2"],
     }
 
 
@@ -246,8 +267,9 @@ def test_train_step_is_sgd(case):
         sgd.zero_grad()
         mlp(inputs[0], *params, activation="gelu").mean().backward()
         sgd.step()
-    for ours, theirs in zip(workload.call(mlp, inputs).run(), params, strict=True):
-        assert torch.allclose(ours, theirs, rtol=1e-6, atol=0)
+    outputs = workload.call(mlp, inputs).run()
+    for ours, theirs in zip(outputs, [*params, outputs[6], *(param.grad for param in params)], strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("pass_", ["fwd_bwd", "train_step"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch._functorch import config
 
+from runner.kernels.adamw.torch import adamw
 from runner.kernels.unsupported import Unsupported
 from runner.models import training
 
@@ -23,6 +26,27 @@ def test_the_forward_is_made_once_and_its_backward_each_time():
 def test_a_function_without_a_backward_is_unsupported():
     with pytest.raises(Unsupported, match="it has no backward"):
         training.backward_only(lambda x: x.detach() * 2, torch.ones(3), torch.ones(3)).run()
+
+
+@pytest.mark.parametrize("make", [training.backward_only, training.with_backward])
+def test_an_input_that_the_function_detaches_has_no_gradient_and_the_others_have(make):
+    a, b, dy = torch.randn(3, 4).unbind()
+    *_, of_a, of_b = make(lambda a, b: a * b.detach(), a, b, dy).run()
+    assert torch.equal(of_a, b * dy)
+    assert of_b is None  # which the check of outputs tells
+
+
+@pytest.mark.parametrize("optimizer", [None, partial(adamw, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0)])
+def test_a_parameter_that_the_forward_does_not_use_has_a_gradient_of_0_and_stays(optimizer):
+    a, b = training.copies(torch.randn(2, 4).unbind())
+    start = b.detach().clone()
+    call = training.train(lambda: a * 2, 2, [a, b], accumulate=False, lr=0.1, adamw=optimizer, with_results=True)
+    *_, now, _, of_a, of_b = call.run()
+    assert of_a.all()
+    assert not of_b.any()
+    assert torch.equal(now, start)
+    _, *gradients = training.forward_backward(lambda: a * 2, 1, [a, b], accumulate=False).run()
+    assert not gradients[1].any()
 
 
 def test_a_compiled_backward_may_run_again_and_training_may_reuse_its_buffers_all_the_same():

@@ -82,6 +82,7 @@ class Lazy(torch.Tensor):
         (torch.zeros(2, device="meta"), "on device meta where cpu is expected"),
         (torch.zeros(2).to_sparse(), "layout torch.sparse_coo where torch.strided is expected"),
         ([0.0, 0.0], "a list where a tensor is expected"),
+        (None, ": None where a tensor is expected"),
     ],
 )
 def test_another_shape_or_type_is_wrong(output, what):
