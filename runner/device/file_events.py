@@ -67,7 +67,7 @@ class FileEvents:
 
 def _folders(top: str) -> Iterator[str]:
     for folder, below, files in os.walk(top):
-        if RUN in files or "pyvenv.cfg" in files:
+        if folder != top and (RUN in files or "pyvenv.cfg" in files):
             below.clear()
             continue
         yield folder

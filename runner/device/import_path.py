@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -96,11 +95,10 @@ def _needed() -> frozenset[str]:
     """Return the top-level modules of NEEDED, and of what they require."""
     from importlib import metadata  # 30 ms, and it is rarely asked for
 
-    modules = set[str]()
+    modules, places = set[str](), [place for place in sys.path if is_installed(place)]  # no folder of a user is listed
 
     def required(name: str) -> Iterator[str]:
-        with suppress(metadata.PackageNotFoundError):
-            distribution = metadata.distribution(name)
+        for distribution in metadata.distributions(name=name, path=places):
             modules.update((distribution.read_text("top_level.txt") or "").split() or _modules(name, distribution))
             for line in distribution.requires or ():
                 if (name == NEEDED[0] or "extra ==" not in line) and (match := re.match(r"[\w.-]+", line)):

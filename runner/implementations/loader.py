@@ -6,6 +6,9 @@ folder gets a private package, and imports of the folder's modules are rewritten
 file is compiled. The modules stay loaded under names that ``torch.compile``, Triton, ``inspect`` and ``pickle`` can
 look up, and an import inside a function finds the same module as an import at the top.
 
+A file may put folders on Python's path, such as its ``src/``. They are there while the file is loaded, and for its own
+imports later: each name that is not in its folder is looked for when it is imported, through a package of the file.
+
 If a folder holds a git revision, imports from anywhere in the working tree of its repository are rewritten to imports
 from the revision.
 """
@@ -20,8 +23,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from traceback import clear_frames
@@ -35,6 +40,7 @@ from .arguments import undecorated
 from .revisions import Snapshot, real_path
 
 PREFIX = "folder_"  # of a folder's package
+IMPORTS = "imports_"  # begins the name of a file's package
 SHARED = ("unsupported", "spans")  # modules that the kernels of a revision share with the runner
 OPERATOR = re.compile(r"\w+::\w+")  # the name of an operator of torch.library
 PACKAGE = Path(__file__).resolve().parents[1]  # the folder of this package, which has two names
@@ -46,6 +52,9 @@ NO_DRIVER = "0 active drivers"  # begins what Triton says without a GPU
 REGISTERS = ("custom_op", "triton_op", "define")  # functions of torch.library that take the name of an operator
 
 _folders: dict[str, tuple[str, Snapshot | None]] = {}  # folder and its git revision, by the name of the package
+_importers: dict[str, tuple[_Rewrite, list[str]]] = {}  # with what their file left as Python's path, by the package
+_left: list[str] = []  # what the file that is being loaded leaves as Python's path
+_usual: Sequence[str] | None = None  # Python's path without it; None while no file is loaded
 _operators: dict[str, str] = {}  # file that registers an operator, by the operator's name
 _imported: dict[tuple[str, str], _Imported] = {}  # files that were loaded, by the module's name and ``apart``
 _compiled: dict[str, bytes] = {}  # sources, by the module's name
@@ -167,7 +176,7 @@ def _loaded(names: Iterable[str]) -> list[ModuleType]:
 def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) -> _Imported:
     """Run ``file`` and return what came of it. What it changes in this process is undone."""
     module, error, notes = None, None, list[str]()
-    with scripts.undone(file) as changed, scripts.own_time() as spent:
+    with scripts.undone(file) as changed, scripts.own_time() as spent, _own_path([]):
         try:
             name = _enter_package(file, snapshot, source)
             module = sys.modules.get(name)
@@ -186,6 +195,22 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
         notes.append(f"{file.name} ran for {own:.1f} s when it was imported, once in each worker; {advice}")
     forget_tuned()
     return _Imported(source, seconds, notes, module, error, error.__traceback__ if error else None)
+
+
+@contextmanager
+def _own_path(left: list[str]) -> Iterator[None]:
+    """Let Python's path be as a file has ``left`` it while the file imports; keep there what it puts on it now."""
+    global _left, _usual
+    if _usual is not None:  # a file that is being loaded imports this one
+        yield
+        return
+    _left, _usual = left, [*sys.path]
+    sys.path[:] = left or sys.path
+    try:
+        yield
+    finally:
+        left[:], sys.path[:] = sys.path, _usual
+        _usual = None
 
 
 def _is_current(module: ModuleType, file: Path, source: bytes, apart: str) -> bool:
@@ -283,8 +308,8 @@ def _is_free(package: str, top: Path) -> bool:
     return not import_path.is_reserved(package)
 
 
-def _package(root: Path) -> str:
-    return PREFIX + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
+def _package(root: Path, prefix: str = PREFIX) -> str:
+    return prefix + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
 
 
 def _register(root: Path, snapshot: Snapshot | None) -> str:
@@ -309,12 +334,26 @@ class _Finder:
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         """Find ``name`` in ``path`` if it belongs to a folder's package; otherwise leave it to Python."""
-        if (package := name.partition(".")[0]) not in _folders:
+        if (package := name.partition(".")[0]) in _importers:
+            return ModuleSpec(name, _Import())
+        if package not in _folders:
             return None
         spec = PathFinder.find_spec(name, [_folders[package][0]] if path is None else path)
         if spec and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(name, spec.loader.path)
         return spec
+
+
+class _Import(Loader):
+    """Import for a file what is not in its folder: ``imports_1a2b.name`` becomes what ``name`` means there."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module that is meant in the place of ``module``."""
+        parent, _, last = module.__name__.rpartition(".")
+        rewrite, left = _importers[module.__name__.partition(".")[0]]
+        with _own_path(left):
+            name = rewrite.meant(last) if parent in _importers else f"{sys.modules[parent].__name__}.{last}"
+            sys.modules[module.__name__] = importlib.import_module(name)
 
 
 class _Loader(SourceFileLoader):
@@ -335,8 +374,18 @@ class _Loader(SourceFileLoader):
                     "give it another name in one of them, or run them separately"
                 )
         package = fullname if Path(path).stem == "__init__" else fullname.rpartition(".")[0]
-        rewritten = ast.fix_missing_locations(_Rewrite(package, path).visit(tree))
+        rewrite = _Rewrite(package, path)
+        _enter_imports(rewrite)
+        rewritten = ast.fix_missing_locations(rewrite.visit(tree))
         return compile(rewritten, name, "exec", dont_inherit=True)
+
+
+def _enter_imports(rewrite: _Rewrite) -> None:
+    """Make the package through which a file imports, without what the file imported before an edit."""
+    for name in [name for name in sys.modules if name.startswith(f"{rewrite.imports}.")]:
+        del sys.modules[name]
+    sys.modules[rewrite.imports] = importlib.util.module_from_spec(ModuleSpec(rewrite.imports, None, is_package=True))
+    _importers[rewrite.imports] = rewrite, _left
 
 
 def _registered(tree: ast.Module) -> Iterator[str]:
@@ -355,6 +404,7 @@ class _Rewrite(ast.NodeTransformer):
         self._package, self._path = package, path
         self._top = package.partition(".")[0]
         self._root, self._snapshot = _folders[self._top]
+        self.imports = _package(Path(path), IMPORTS)  # the package of the file
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         """``from a.b import c`` → ``from package.a.b import c``."""
@@ -388,7 +438,26 @@ class _Rewrite(ast.NodeTransformer):
         return node
 
     def private(self, name: str) -> str:
-        """Return the private name of the module that ``name`` means here; "" if it is not in a folder's package."""
+        """Return the private name of the module that ``name`` means here; "" if it always means the same."""
+        top = name.partition(".")[0]
+        always = top in (*sys.stdlib_module_names, *import_path.NAMES, *import_path.NEEDED)
+        return self._in_folder(name) or ("" if always else f"{self.imports}.{name}")
+
+    def meant(self, name: str) -> str:
+        """Return the name by which the top-level module ``name``, which is not in the folder, can be imported now."""
+        if self._snapshot and (private := self._of_snapshot(name, self._snapshot)):
+            return private
+        spec, added = PathFinder.find_spec(name), [folder for folder in sys.path if folder not in (_usual or ())]
+        folder = _holding(spec) if spec else ""
+        if folder not in map(os.path.realpath, added) or not os.path.isdir(folder):  # but an archive, for example
+            return name
+        for place in added:  # so that Lookups notes them: folders that come first, and links
+            os.path.exists(f"{place}/{name}.py"), os.path.exists(f"{place}/{name}")
+        is_shared = import_path.is_reserved(name) or import_path.is_installed(f"{folder}/{name}")
+        return name if is_shared else f"{_register(Path(folder), self._snapshot)}.{name}"
+
+    def _in_folder(self, name: str) -> str:
+        """Return the private name of ``name``; "" if it is not in a folder's package."""
         if self._snapshot:
             return self._of_snapshot(name, self._snapshot)
         if name.partition(".")[0] == "runner":
@@ -460,5 +529,5 @@ def folders_with_runner(folders: Iterable[str | Path]) -> list[str | Path]:
 
 def _holding(spec: ModuleSpec) -> str:
     """Return the folder that holds a module, or the folder of a package."""
-    origin = str(spec.origin)
-    return os.path.realpath(os.path.dirname(os.path.dirname(origin) if spec.submodule_search_locations else origin))
+    inside = next(iter(spec.submodule_search_locations or ()), spec.origin)
+    return os.path.realpath(os.path.dirname(str(inside)))

@@ -1,8 +1,7 @@
 """Git revisions: resolve a name such as ``HEAD~1`` to a commit, and keep the files of that commit in a folder.
 
-The folder ``<cache>/revisions/<commit>`` holds the files of the commit, except very large files. It is written once,
-and may be deleted at any time. The user's repository, its index and its working tree are only read, and no
-hook or filter that it names is run.
+The folder ``<cache>/revisions/<commit>`` holds the files of the commit. It is written once, and may be deleted at any
+time. The user's repository, its index and its working tree are only read, and no hook or filter that it names is run.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -23,7 +23,7 @@ from ..device.used_paths import is_equal
 from ..records.bad_input import BadInput
 from ..records.case import RECORDED
 
-LARGEST = 2**22  # bytes of a file; larger files, such as data and models, are not written
+SUBMODULE = "160000"  # mode of its entry in a commit
 COMMIT = re.compile(r"[0-9a-f]{40,64}")
 SHOWN = 10  # digits of a commit in messages
 REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")  # set inside a git hook
@@ -38,15 +38,22 @@ class Snapshot:
     worktree: Path
 
     def place(self, path: Path) -> Path:
-        """Return the path of the commit's version of ``path`` in the working tree. It need not exist."""
+        """Return the path of the commit's version of ``path`` in the working tree. It need not exist.
+
+        A link in its folders leads where it leads in the commit, unless that is outside of the commit's files.
+        """
+        whole = Path(os.path.abspath(path))
+        if whole.is_relative_to(self.worktree):
+            place = self.files / whole.relative_to(self.worktree)
+            if place.resolve().is_relative_to(self.files.resolve()):
+                return place
         return self.files / real_path(path).relative_to(self.worktree)
 
     def differs(self, path: str) -> bool:
         """Return whether what a case has used at ``path`` is not the same in the commit. It may lie elsewhere."""
-        real = real_path(Path(path))
-        if not real.is_relative_to(self.worktree):
+        if not real_path(Path(path)).is_relative_to(self.worktree):
             return False
-        return not is_equal(path, f"{self.place(real)}{'/' * path.endswith('/')}")
+        return not is_equal(path, f"{self.place(Path(path))}{'/' * path.endswith('/')}")
 
 
 def resolve(rev: str, place: Path) -> str:
@@ -116,13 +123,14 @@ def _write(commit: str, worktree: Path, files: Path) -> None:
             if _git(worktree, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
                 raise BadInput(f"impl.rev: {worktree} has no commit {commit[:SHOWN]} any more; {ASK}, or by its branch")
             _done(worktree, "read-tree", commit, environment=index)
-            lines = _done(worktree, "ls-tree", "-r", "-l", "-z", "--full-tree", commit).split("\0")
-            sizes = {path: head.split()[-1] for head, _, path in (line.partition("\t") for line in lines if line)}
-            paths = [path for path, size in sizes.items() if size.isdecimal() and int(size) <= LARGEST]  # no submodules
             whole = Path(scratch, "files")
             whole.mkdir()
-            arguments = ("checkout-index", "-f", "-q", "-z", "--stdin", f"--prefix={whole}/")
-            _done(worktree, *arguments, environment=index, text="".join(f"{path}\0" for path in paths))
+            _done(worktree, "checkout-index", "-a", "-f", "-q", f"--prefix={whole}/", environment=index)
+            lines = _done(worktree, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+            for head, _, path in (line.partition("\t") for line in lines):
+                if head.startswith(SUBMODULE) and (worktree / path / ".git").exists():
+                    with suppress(BadInput):  # it lacks the commit: what reads it says that it is missing
+                        _write(head.split()[2], worktree / path, whole / path)
             whole.rename(files)
     except OSError:
         if not files.is_dir():  # another process may have written it
@@ -131,8 +139,6 @@ def _write(commit: str, worktree: Path, files: Path) -> None:
 
 def _unresolved(rev: str, worktree: Path, stderr: str) -> str:
     """Return the reason why git does not resolve ``rev``, and what to do."""
-    if "ambiguous" in stderr:
-        return "several objects begin like this; give more digits"
     if "dubious ownership" in stderr:
         return f"{worktree} belongs to another user; allow it: git config --global --add safe.directory {worktree}"
     if _git(worktree, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
@@ -146,18 +152,16 @@ def _unresolved(rev: str, worktree: Path, stderr: str) -> str:
     return f"no such revision in {worktree}; {meant} run git fetch first"
 
 
-def _done(worktree: Path, *words: str, environment: Mapping[str, str] | None = None, text: str = "") -> str:
+def _done(worktree: Path, *words: str, environment: Mapping[str, str] | None = None) -> str:
     """Return the output of git. Raises BadInput if it fails."""
-    answer = _git(worktree, *words, environment=environment, text=text)
+    answer = _git(worktree, *words, environment=environment)
     if answer.returncode:
         lines = answer.stderr.strip().splitlines() or ["failed"]
         raise BadInput(f"impl.rev: git {words[0]} in {worktree}: {re.sub('^(fatal|error): ', '', lines[0])}")
     return answer.stdout
 
 
-def _git(
-    worktree: Path, *words: str, environment: Mapping[str, str] | None = None, text: str = ""
-) -> subprocess.CompletedProcess[str]:
+def _git(worktree: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run git in ``worktree``. Raises BadInput if there is no git."""
     inherited = {name: value for name, value in os.environ.items() if name not in REPOSITORY}
     settings = {"LC_ALL": "C", "GIT_LFS_SKIP_SMUDGE": "1", "GIT_TERMINAL_PROMPT": "0", **(environment or {})}
@@ -165,7 +169,7 @@ def _git(
     try:
         return subprocess.run(
             command,
-            input=text,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",

@@ -36,8 +36,6 @@ MEASURE = "runner/measure"
 PACKAGE = ROOT / "runner"
 LIFTED = ("kernels", "models")  # rooms that stand beside runner/ in a checkout
 INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")  # and the package of a file there
-NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".inl")
-INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 EDITED = " and edited while it ran"  # ends a digest: the row was made by neither the old nor the new file
 NOT_WATCHED = "it did not run to its end"  # why a row has no list of files
 
@@ -48,8 +46,6 @@ Entries = tuple[str, ...]  # functions of a file that a case uses; others in it 
 class _Source:
     digest: str
     imports: frozenset[tuple[int, str]] = frozenset()  # level and dotted name, as in an import statement
-    native: bool = False  # it names native sources
-    includes: tuple[str, ...] = ()  # and the .cu files that it launches
     packages: frozenset[str] = frozenset()  # that calls of ``runner.kernels.unsupported.needs`` name
 
 
@@ -160,35 +156,19 @@ class Fingerprints:
         return {**files, MEASURE: _digest(measuring), **self._versions, **packages}
 
     def _closure(self, starts: Iterable[Path], entries: Mapping[Path, Entries]) -> list[Path]:
-        """Return ``starts`` and all files that they import or include, but for installed packages and Python's own.
-
-        If one of them names a native source, all native sources beside the Python files are included: which of them
-        are compiled is known only when they are.
-        """
+        """Return ``starts`` and all files that they import, but for installed packages and Python's own."""
         waiting = [Path(os.path.abspath(path)) for path in starts]
         packages = [folder / "__init__.py" for path in waiting for folder in path.parents if _is_lifted(folder)]
         waiting += [path for path in packages if path.is_file()]
         seen: dict[Path, None] = {}
         while waiting:
-            while waiting:
-                path = waiting.pop(0)
-                if path not in seen and path.parent != PACKAGE:  # the runner's own version says nothing about a row
-                    seen[path] = None
-                    waiting += self._dependencies(path, entries.get(path, ()))
-            if any(self._source(path, entries.get(path, ())).native for path in seen):
-                folders = dict.fromkeys(path.parent for path in seen if path.suffix == ".py")
-                native = (path for folder in folders for path in sorted(folder.glob("*")) if path.suffix in NATIVE)
-                waiting = [path for path in native if path not in seen]
+            path = waiting.pop(0)
+            if path not in seen and path.parent != PACKAGE:  # the runner's own version says nothing about a row
+                seen[path] = None
+                for level, name in sorted(self._source(path, entries.get(path, ())).imports):
+                    roots = self._roots_of(path, level, name)
+                    waiting += _imported(name.removeprefix("kernel_") if roots == [ROOT] else name, roots)
         return list(seen)
-
-    def _dependencies(self, path: Path, entries: Entries) -> Iterator[Path]:
-        """Yield the files that ``path`` imports or includes."""
-        source = self._source(path, entries)
-        for level, name in sorted(source.imports):
-            roots = self._roots_of(path, level, name)
-            yield from _imported(name.removeprefix("kernel_") if roots == [ROOT] else name, roots)
-        included = (Path(os.path.normpath(path.parent / name)) for name in source.includes)
-        yield from (file for file in included if file.is_file())
 
     def _roots_of(self, path: Path, level: int, name: str) -> Sequence[Path]:
         """Return the folders in which an import of ``name`` in ``path`` is looked for; ``level`` counts leading dots.
@@ -300,26 +280,20 @@ def _read(path: Path, entries: Entries, _stamp: str) -> _Source:
     """Raises OSError. ``_stamp``: that of the file, which is read again when it has changed."""
     content = path.read_bytes()
     if path.suffix != ".py" and not entries:
-        return _Source(_digest(content), includes=tuple(name.decode() for name in INCLUDE.findall(content)))
+        return _Source(_digest(content))
     try:
         tree = formats.parse(path).tree if entries else ast.parse(content)
     except (SyntaxError, ValueError):
         return _Source(_digest(content))
     tree = own_file.used_code(tree, entries) if entries else tree
     nodes = list(ast.walk(tree))
-    sources = [node.args[0] for node in nodes if isinstance(node, ast.Call) and own_file.launches(node) and node.args]
-    strings = {node: node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    includes = tuple(strings.pop(node) for node in sources if node in strings)
     for node in nodes:
         if (
             isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             and ast.get_docstring(node, clean=False) is not None
         ):
             del node.body[0]
-    native = any(text.endswith(NATIVE) for text in strings.values())
-    packages = frozenset(_needed(nodes))
-    digest = _digest(ast.unparse(tree).encode())
-    return _Source(digest, frozenset(_imports(nodes)), native, includes, packages)
+    return _Source(_digest(ast.unparse(tree).encode()), frozenset(_imports(nodes)), frozenset(_needed(nodes)))
 
 
 def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:

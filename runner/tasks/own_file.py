@@ -213,14 +213,10 @@ def named(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.Assign]:
         match node:
             case ast.FunctionDef(name=name):
                 functions[name] = node
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if launches(call):
-                functions[name] = node
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=called)):
+                if ast.unparse(called).rpartition(".")[2] == "cuda_kernel":
+                    functions[name] = node
     return functions
-
-
-def launches(node: ast.AST) -> bool:
-    """Return whether ``node`` is a call of ``cuda_kernel``."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "cuda_kernel"
 
 
 def used_code(tree: ast.Module, entries: Sequence[str]) -> ast.Module:

@@ -56,8 +56,8 @@ class UsedFiles:
         self._watch([*LINKED, *(str(repository(folder)) for folder in folders)])
         self._look_at_modules()
         self._loaded_since(set(self._modules.values()))
-        for name, file in self._modules.items():
-            self._note_early(name, file)
+        for file in self._modules.values():
+            self._note_early(file)
 
     # --- a case ---
 
@@ -106,14 +106,15 @@ class UsedFiles:
         for path in {*map(_plain, paths), *(path for folder in builds for path in _of_ninja(folder))} - written:
             if self._counts(path) and (path.endswith("/") or not os.path.isdir(path)) and (now := stamp(path)) != THERE:
                 used[path] = now
-        new = not used.keys() <= self._stamps.keys()
+        if not used.keys() <= self._stamps.keys() or len(sys.modules) != self._known:
+            used |= {
+                file: stamp(file) for file in self._look_at_modules() - used.keys()
+            }  # below a link or a hidden folder
         for file in used.keys() & self._loaded_with.keys():
             if used[file] != self._stamps[file]:  # perhaps the process still has the module as it was
                 used[file] = WRITTEN
         self._stamps |= used
         brought = self._brought_by(imported, used)
-        if new or len(sys.modules) != self._known:
-            self._look_at_modules()
         in_order, loaded = [*used], self._loaded_since(used)
         for place, file in enumerate(in_order):
             if file in loaded:  # what was opened before it was not used by it
@@ -164,9 +165,9 @@ class UsedFiles:
             return False
         return not any(part in f"{path}/" for part in ("/.git/", "/__pycache__/", "/__editable__"))
 
-    def _look_at_modules(self) -> None:
-        """Find the modules that are loaded from the folders."""
-        self._known = len(sys.modules)
+    def _look_at_modules(self) -> set[str]:
+        """Find the modules that are loaded from the folders. Return the files of those that were not known."""
+        self._known, found = len(sys.modules), set()
         for name, module in [*sys.modules.items()]:
             spec = getattr(module, "__dict__", {}).get("__spec__")
             if not isinstance(spec, ModuleSpec) or not spec.has_location or not spec.origin:
@@ -179,16 +180,18 @@ class UsedFiles:
             if _is_kernel(file) and file.endswith("__init__.py"):
                 continue
             if self._counts(file):
+                found |= {file} - {self._modules.get(name)}
                 self._modules[name] = file
             else:
-                self._note_early(name, file)
+                self._note_early(file)
+        return found
 
-    def _note_early(self, name: str, file: str) -> None:
-        """Note that a module was imported when its repository, if it has one, was not watched."""
+    def _note_early(self, file: str) -> None:
+        """Note that the module of ``file`` was imported when its repository, if it has one, was not watched."""
         top = repository(os.path.dirname(file))
         is_kept = "/." in file.removeprefix(str(top))  # in a cache
         if file and not file.startswith((*LINKED,)) and (top / ".git").exists() and not is_kept:
-            self._unknown = self._unknown or f"{name} in {top} was imported before it could be watched"
+            self._unknown = self._unknown or f"{file} was imported before {top} could be watched"
 
     # --- watching ---
 

@@ -100,6 +100,11 @@ DRAWN = {
     "cuh": Kind("N = compiled('nvcc', '-Xcompiler', '-fPIC', 'cuda_{0}/k.cu')", "cuda_{0}/k.cuh", *HEADERS),
     "pth": Kind("from pth_{0} import N", "library/pth_{0}.py"),
     "computed": Kind("N = importlib.import_module('computed' + '_{0}').N", "computed_{0}.py"),
+    "path": Kind("sys.path.insert(0, str(HERE / 'src_{0}'))\nfrom in_src import N", "src_{0}/in_src.py"),
+    "linked folder": Kind("N = json.load(open(HERE / 'cur_{0}/n.json'))", "cur_{0}", Path("old"), Path("new")),
+    "linked path": Kind(
+        "sys.path.append(str(HERE / 'to_{0}'))\nfrom linked_{0} import N", "to_{0}", Path("old"), Path("new")
+    ),
 }  # fmt: skip
 OTHERS = {
     "init": Kind("from init_{0}.deep import N", "init_{0}/__init__.py", "", "import os"),
@@ -132,6 +137,13 @@ OTHERS = {
     "deleted": Kind("N = json.load(open(HERE / 'delete_{0}.json'))", "delete_{0}.json", "0", None),
     "added file": Kind("N = int((HERE / 'added_{0}.txt').exists())", "added_{0}.txt", None, ""),
     "added module": Kind("try:\n    from added_{0} import N\nexcept ImportError:\n    N = 0", "added_{0}.py", None),
+    "hidden module": Kind(
+        "sys.path.append(str(HERE / '.lib'))\nN = importlib.import_module('hidden_{0}').N", ".lib/hidden_{0}.py"
+    ),
+    "shadowing module": Kind(
+        "sys.path[:0] = [str(HERE / 'over'), str(HERE / 'under')]\nfrom shadowed_{0} import N",
+        "over/shadowed_{0}.py", None, "N = 9",
+    ),
     "added JSON": Kind("try:\n    N = len(open('a_{0}').read())\nexcept OSError:\n    N = 0", "a_{0}", None, "9"),
     "in the call": Kind(
         "class Lazy:\n    def __index__(self): return int((HERE / 'call_{0}').read_text())\nN = Lazy()",
@@ -178,6 +190,11 @@ def folder(tmp_path_factory):
         put(top / f"cpp_{level}/k.cpp", FUNCTION.format("k.h"))
         put(top / f"cuda_{level}/k.cu", FUNCTION.format("k.cuh"))
         put(top / f"launch_{level}/k.cu", '#include "deep/k.cuh"\n__global__ void k(int* x, int* y) { *y = NUMBER; }')
+        put(top / f"under/shadowed_{level}.py", "N = 0\n")
+    for name, number in (("old", 0), ("new", 9)):
+        put(top / name / "n.json", str(number))
+        for level in LEVELS:
+            put(top / name / f"linked_{level}.py", f"N = {number}\n")
     put(top / "zero.json", "0")
     put(top / "nine.json", "9")
     put(top / "shared.py", HEAD + "N = json.load(open(HERE / 'shared.json'))\n")
@@ -289,6 +306,13 @@ def test_the_gate_skips_what_has_not_changed_and_measures_every_change(runner, f
     assert "measured although" not in slower.stdout
 
 
+def test_a_row_of_the_changed_files_hides_no_change(runner, changed):
+    kinds = ("path", "linked folder", "linked path")
+    changed(*kinds)
+    runner(*GRID, f"impl.path={','.join(f'{kernel(kind, level)}:add' for kind in kinds for level in LEVELS)}", "-m")
+    assert gated(runner, *kinds).stdout.endswith("(6 compared with HEAD)\n")
+
+
 def test_a_file_that_both_revisions_read_from_the_working_tree_leaves_the_gate_undecided(runner, finished, changed):
     changed("relative to the current folder", "built-in import")
     ended = gated(runner, "relative to the current folder", "built-in import")
@@ -338,7 +362,7 @@ def test_a_list_that_may_be_incomplete_is_measured_again_and_says_why(folder, ru
     early = {"PYTHONPATH": f"{ROOT}:{folder[1]}/early"}
     words = [*GRID, "impl.path=plain/k.py:add"]
     runner(*words, env=early)
-    why = f"which files it uses is not known: early in {folder[0]} was imported before it could be watched"
+    why = f"which files it uses is not known: {folder[0]}/early.py was imported before {folder[0]} could be watched"
     assert why in runner("plan", "resume=last", env=early).stdout
     assert "1 of 1 cases kept" in runner("plan", "resume=last", "resume.ignore=[sources]", env=early).stdout
     gate = runner("gate", "--against", "HEAD", *words, env=early)

@@ -15,9 +15,7 @@ from runner import config, implementations
 from runner.kernels import cuda_build, cuda_device_code, cuda_function, cuda_nvrtc
 from runner.kernels.unsupported import Unsupported
 from runner.records.bad_input import BadInput
-from runner.records.case import CaseRecord, Choice
-from runner.records.settings import Settings
-from runner.store.fingerprint import Fingerprints, difference
+from runner.records.case import Choice
 from runner.tasks import own_file
 
 DOCS = Path(__file__).parents[2] / "docs" / "cuda-files.md"
@@ -80,17 +78,6 @@ def test_it_says_what_would_help_without_a_gpu(folder):
     assert list(inspect.signature(function).parameters) == ["x", "threads"]
     with pytest.raises(Unsupported, match="needs tensors on an NVIDIA GPU"):
         function(torch.ones(8))
-
-
-def test_an_edit_of_what_it_includes_makes_rows_out_of_date_and_of_another_file_does_not(folder):
-    case = CaseRecord(Choice("gelu", {"rows": 8}), Choice("file", {"path": "k.py:other"}), (), Settings("cpu", 0))
-    before = Fingerprints().of(case)
-    assert {"k.py", "k.cu", "scale.cuh"} <= before.keys()
-    assert "unused.cu" not in before
-    (folder / "unused.cu").write_text("")
-    assert difference(Fingerprints().of(case), before) == ""
-    (folder / "scale.cuh").write_text("#define SCALE 4\n")
-    assert difference(Fingerprints().of(case), before) == "scale.cuh has changed"
 
 
 def test_a_revision_has_its_own_files(folder, monkeypatch):

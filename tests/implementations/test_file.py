@@ -78,6 +78,43 @@ def test_each_file_has_what_lies_beside_it_also_when_it_is_imported_later(versio
     assert [one(10), two(10), two(10), one(10), two(10)] == [20, 30, 30, 20, 30]
 
 
+ON_PATH = """
+import importlib, os, sys
+{change}
+from place_x import times as eager
+import pack_x.deep
+def named(x): return importlib.import_module("place_x").times(x)
+def inner(x): return pack_x.deep.times(x)
+def later(x):
+    from late_x import times
+    return times(x)
+"""
+
+
+@pytest.mark.parametrize("change", ["sys.path.insert(0, {src!r})", "sys.path.append({src!r})"])
+def test_a_folder_that_a_file_puts_on_the_path_is_there_for_its_own_imports_alone(tmp_path, change):
+    paths, before = [], [*sys.path]
+    for factor in (2, 3):
+        for module in ("place_x.py", "late_x.py", "pack_x/deep.py"):
+            (tmp_path / f"src{factor}" / module).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / f"src{factor}" / module).write_text(f"def times(x): return {factor} * x\n")
+        paths.append(tmp_path / f"soft{factor}.py")  # two files of one folder
+        paths[-1].write_text(ON_PATH.format(change=change.format(src=str(tmp_path / f"src{factor}"))))
+    for name in ("eager", "named", "inner", "later"):
+        one, two = (File(f"{path}:{name}").load("gelu") for path in paths)
+        assert [one(10), two(10), two(10), one(10)] == [20, 30, 30, 20], name
+    assert sys.path == before
+    assert not sys.modules.keys() & {"place_x", "late_x", "pack_x"}
+
+
+def test_a_module_that_is_missing_is_named_as_the_file_names_it(tmp_path):
+    (tmp_path / "soft.py").write_text(
+        "try:\n    import missing_x.deep\nexcept ModuleNotFoundError as error:\n    name = error.name\n"
+        "def mine(x): return name\n"
+    )
+    assert File(f"{tmp_path}/soft.py:mine").load("gelu")(1) == "missing_x"
+
+
 def test_a_second_function_of_a_folder_shares_the_modules_of_the_first(versions):
     first = File(f"{versions[0]}:eager").load("gelu").__globals__["helper_x"]
     File(f"{versions[1]}:eager").load("gelu")

@@ -13,7 +13,7 @@ import torch
 
 from runner import config, implementations
 from runner.device.processes import ROOT
-from runner.implementations import KERNELS, loader
+from runner.implementations import KERNELS, loader, revisions
 from runner.kernels.unsupported import Unsupported
 from runner.measure.inspect.programs import loaded_kernels
 from runner.records.bad_input import BadInput
@@ -116,6 +116,37 @@ def test_revisions_and_the_working_tree_live_in_one_process(repository):
     functions = [implementations.build(choice).load("gelu") for choice in two]
     assert [function(1) for function in functions + functions[::-1]] == [2, 3, 5, 5, 3, 2]
     assert [Labels(two).label(choice) for choice in two] == ["file@HEAD~1", "file@HEAD", "file@worktree"]
+
+
+def test_a_submodule_is_that_of_the_revision(tmp_path):
+    library, user = Repository(tmp_path / "library"), Repository(tmp_path / "user")
+    library.commit({"in_sub.py": "def factor(): return 2\n"})
+    user.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library.folder), "sub")
+    kernel = "import os, sys\nsys.path.insert(0, os.path.dirname(__file__) + '/sub')\nfrom in_sub import factor\n"
+    user.commit({"k.py": kernel + "def f(x): return factor() * x\n"})
+    user.write({"sub/in_sub.py": "def factor(): return 3\n"})
+    assert [factor(choice) for choice in impls(user, "impl.rev=HEAD,worktree")] == [2, 3]
+
+
+def test_a_link_leads_where_it_leads_in_the_revision(tmp_path):
+    user = Repository(tmp_path / "user")
+    for name, number in (("old", 2), ("new", 3)):
+        user.write({f"{name}/k.py": f"def f(x): return {number} * x\n"})
+    (user.folder / "cur").symlink_to("old")
+    commit = user.commit({})
+    (user.folder / "cur").unlink()
+    (user.folder / "cur").symlink_to("new")
+    assert [factor(choice) for choice in impls(user, "impl.rev=HEAD,worktree", path="cur/k.py:f")] == [2, 3]
+    snapshot = revisions.snapshot(f"HEAD@{commit}", user.folder)
+    assert [snapshot.differs(f"{user.folder}/{name}/k.py") for name in ("cur", "old", "new")] == [True, False, False]
+
+
+def test_a_large_file_is_there_in_a_revision(tmp_path):
+    user = Repository(tmp_path / "user")
+    read = "from pathlib import Path\ndef f(x): return len((Path(__file__).parent / 'data').read_bytes()) * x\n"
+    user.commit({"k.py": read, "data": "x" * 5_000_000})
+    (choice,) = impls(user, "impl.rev=HEAD")
+    assert factor(choice) == 5_000_000
 
 
 @pytest.mark.parametrize("folder", ["", "kernels/"])

@@ -188,17 +188,6 @@ def test_the_reason_names_an_added_or_removed_file():
     assert difference({"a.py": "1"}, {"a.py": "1", "b.py": "2"}) == "b.py is not used any more"
 
 
-def test_native_sources_count_by_their_bytes_if_python_names_any(here):
-    (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
-    (here / "fast.cu").write_text('#include "deep/more.h"\n__global__ void f() {}\n')
-    (here / "deep").mkdir()
-    (here / "deep" / "more.h").write_text("#define N 1\n")
-    before = now()
-    assert {"fast.cu", "deep/more.h"} <= set(before)
-    (here / "deep" / "more.h").write_text("#define N 1 // one\n")
-    assert difference(now(), before) == "deep/more.h has changed"
-
-
 def test_versions_and_measurement_can_be_ignored_separately():
     was = {**now(), "torch": "2.9.0", MEASURE: "0" * 12}
     this = now()
