@@ -13,7 +13,7 @@ from ..records.row import Row
 from ..timing.statistics import BATCHES, Ratio, standing
 from ..timing.verdict import UNTRUE
 from .names import Names
-from .ratios import bounds, by_key, doubt, ratio_in_rounds
+from .ratios import bounds, by_key, doubt, time_ratio
 from .replicas import merge_replicas, replicas_by_case
 from .run_comparison import Pair
 
@@ -63,12 +63,14 @@ def before_after(
     replicas, compared, pairs = replicas_by_case(rows), by_key(rounds), []
     for couple in couples:
         before, after = (replicas.get(case.shared_key, []) for case in couple)
-        ratio = ratio_in_rounds(after, before, compared) if before and after else None
+        ratio = time_ratio(after, before, compared) if before and after else None
+        if separate := ratio and not ratio.paired:
+            ratio = ratio if bounds(ratio) else None
         pair = Pair(
             *names.parts(couple[1]),
             reference=merge_replicas(before) if before else None,
             row=merge_replicas(after) if after else None,
-            doubt=doubt(ratio) if ratio else "",
+            doubt=_no_rounds(before[0], after[0]) if separate else doubt(ratio) if ratio else "",
             ratio=ratio,
             processes=(len(before), len(after)),
         )
@@ -111,30 +113,37 @@ def _without_time(pair: Pair) -> tuple[Word, str] | None:
     if files := before.metrics.get("worktree_files"):
         return "unclear", f"before the change it read {files} of the working tree too; {BESIDE}"
     if _is_wrong(before) or before.status != "ok":
-        return "not judged", f"ok now; before the change it was {'wrong' if _is_wrong(before) else before.status}"
+        return "not judged", f"ok now; before the change it was {_status(before)}"
     if after.metrics.get("verdict") in UNTRUE and before.metrics.get("verdict") not in UNTRUE:
         verdict, why = after.metrics["verdict"], after.metrics.get("verdict_reason")
         return "unclear", f"its time after the change is {verdict}: {why}"
     if pair.ratio is None:
-        return "unclear", f"its times cannot be compared: {pair.doubt or _no_ratio(before, after)}"
+        return "unclear", f"its times cannot be compared: {pair.doubt or _no_rounds(before, after)}"
     return None
 
 
 def _bad(before: Row, after: Row) -> tuple[Word, str]:
     """Return the decision on a pair that is wrong or fails after the change."""
-    reason = str(after.reason or after.metrics.get("verdict_reason") or "")
     if _is_wrong(after):
-        return ("not judged", f"wrong in both: {reason}") if _is_wrong(before) else ("wrong", reason)
+        return ("not judged", f"wrong in both: {_why(after)}") if _is_wrong(before) else ("wrong", _why(after))
     if before.failed and not _is_wrong(before):
-        return "not judged", f"{before.status} before the change, {after.status} after it: {reason}"
-    return "failing", f"{after.status}: {reason}"
+        return "not judged", f"{before.status} before the change; after it {_status(after)}"
+    return "failing", _status(after)
+
+
+def _status(row: Row) -> str:
+    return f"{'wrong' if _is_wrong(row) else row.status}: {_why(row)}"
+
+
+def _why(row: Row) -> str:
+    return str(row.reason or row.metrics.get("verdict_reason") or "")
 
 
 def _is_wrong(row: Row) -> bool:
     return row.status == "wrong" or row.metrics.get("verdict") == "wrong"
 
 
-def _no_ratio(before: Row, after: Row) -> str:
+def _no_rounds(before: Row, after: Row) -> str:
     if before.time_us is None or after.time_us is None:
         return "one has no time; add measure=benchmark"
     if min(before.time_us, after.time_us) <= 0:
@@ -172,7 +181,7 @@ def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     sampling = math.sqrt(max(0.0, ratio.half**2 - ratio.systematic**2))
     left = needed**2 - ratio.systematic**2
     if not ratio.paired:
-        return f"{wanted}: measure both in one run (--against), in paired rounds"
+        return pair.doubt or f"{wanted}: measure both in one run (--against), in paired rounds"
     if needed <= ratio.systematic:
         return f"{wanted}, of which ±{100 * ratio.systematic:.2g} % is the instrument's: a larger --max-slowdown"
     longer = sampling**2 / left
@@ -194,9 +203,13 @@ def _benchmark(row: Row | None) -> Mapping[str, Any]:
 
 def again(decisions: Sequence[GateDecision]) -> list[int]:
     """Return the places of what to measure again: what is unclear, and a slowdown that few processes have seen."""
-    timed = [(i, each) for i, each in enumerate(decisions) if each.pair.ratio and BESIDE not in each.reason]
-    few = {i for i, each in timed if min(each.pair.processes) < REPLICAS}
-    return [i for i, each in timed if each.word == "unclear" or (each.word == "slower" and i in few)]
+    places = []
+    for place, each in enumerate(decisions):
+        if ratio := each.pair.ratio:
+            undecided = each.word == "unclear" and ratio.paired and BESIDE not in each.reason
+            if undecided or (each.word == "slower" and min(each.pair.processes) < REPLICAS):
+                places.append(place)
+    return places
 
 
 def exit_code(decisions: Sequence[GateDecision]) -> int:

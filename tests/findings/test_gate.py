@@ -110,7 +110,7 @@ def test_a_slowdown_must_stand_out_among_all_that_were_compared():
 def test_what_has_no_time_in_one_revision_is_judged_by_what_it_was_before(before, after, word, code):
     (found,) = decide([pair(before=row(before), after=row(after), ratio=None)], LIMIT)
     assert found.word == word
-    assert found.reason
+    assert "why" in found.reason or "beyond tolerance" in found.reason
     assert exit_code([found]) == code
     passed = 1 if code == 1 else 0  # what cannot be judged does not decide, if something else was
     assert exit_code(decide([found.pair, pair()], LIMIT)) == passed
@@ -218,6 +218,16 @@ def test_a_change_that_paired_and_separate_times_contradict_is_unclear():
     assert decision.reason.startswith("1.11x as fast in paired rounds, 0.222x by separate times")
     assert decision.change == "-9.9 % (no interval)"
     assert again([decision]) == [0]
+
+
+@pytest.mark.parametrize(("after_us", "word"), [(2000.0, "slower"), (40.0, "unclear"), (2.0, "ok")])
+def test_calls_too_slow_for_paired_rounds_are_judged_by_their_separate_times(after_us, word):
+    before, after = case("naive"), case("triton")
+    rows = [row(of=each, wall_us=us, interval_pct=1.0) for each, us in ((before, 20.0), (after, after_us))]
+    (decision,) = decide(before_after([(before, after)], rows, [], Names([after])), LIMIT)
+    assert decision.word == word
+    assert decision.reason.startswith("there are no paired rounds of both" if word == "unclear" else "")
+    assert again([decision]) == [0] * (word == "slower")
 
 
 def mixed():
