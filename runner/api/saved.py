@@ -97,4 +97,4 @@ def _moved(rounds: PairedRounds, cases: Mapping[str, CaseRecord]) -> PairedRound
     def moved(values: Mapping[str, Any]) -> dict[str, Any]:
         return {cases[key].key: value for key, value in values.items()}
 
-    return PairedRounds(moved(rounds.batches_us), moved(rounds.instruments), calls=moved(rounds.calls))
+    return PairedRounds(moved(rounds.batches_us), moved(rounds.instruments))

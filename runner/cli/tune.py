@@ -20,17 +20,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from .. import config
 from ..findings import tuning
 from ..findings.names import Names
-from ..findings.tuning import Contest, confirm, confirming, judge, racing
+from ..findings.tuning import confirm, confirming, judge, racing
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
 from ..records.plan import Plan
 from ..report import reproduce
-from ..report.tuning import describe, experiment
+from ..report.tuning import describe
 from ..timing.statistics import BATCHES
 from ._parser import Parser
 from .run import as_sweep, carry_out, early_zygote
@@ -63,7 +62,11 @@ def main(argv: Sequence[str]) -> int:
             print(f"tune: the winner and the default again, in {options.processes} more processes", flush=True)
             session, _ = carry_out(_arranged(plan, again), ["tune", *argv], extended=session)
             contests = [confirm(contest, options.processes, *session.grid()) for contest in contests]
-    _conclude(contests, Names(cases), session.folder / "tuned")
+    names = Names(cases)
+    for contest in contests:
+        print("\n".join(describe(contest, names)))
+        if contest.fastest and contest.fastest.key != contest.default.key:
+            print(f"  to run it: {reproduce.command(contest.fastest)}")
     return 0 if all(contest.fastest for contest in contests) else 1
 
 
@@ -105,19 +108,3 @@ def _arranged(plan: Plan, cases: Sequence[CaseRecord]) -> Plan:
     order = {problem: place for place, problem in enumerate(dict.fromkeys(case.problem for case in cases))}
     sorted_cases = tuple(sorted(cases, key=lambda case: (case.replica, order[case.problem])))
     return replace(plan, cases=sorted_cases, baseline=None)
-
-
-def _conclude(contests: Sequence[Contest], names: Names, folder: Path) -> None:
-    """Print what was found, and write an experiment for each winner that is not the default."""
-    for place, contest in enumerate(contests, 1):
-        lines = describe(contest, names)
-        print("\n".join(lines))
-        if contest.fastest is None or contest.fastest.key == contest.default.key:
-            continue
-        name = f"tuned_{contest.default.workload.name}" + (f"_{place}" if len(contests) > 1 else "")
-        path = folder / "experiment" / f"{name}.yaml"
-        about = "; ".join(line.strip() for line in lines[:2]).removeprefix("tune: ")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(experiment(contest.fastest, name, about, str(folder)), encoding="utf-8")
-        print(f"  to run it: {reproduce.command(contest.fastest)}")
-        print(f"         or: python -m runner --config-dir {folder} +experiment={name}")

@@ -7,7 +7,7 @@ A race samples all candidates of a problem in paired rounds, and leaves out thos
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from statistics import fmean
@@ -34,8 +34,6 @@ class Contest:
     left: tuple[CaseRecord, ...] = ()  # the fastest, and those not shown to be slower than it
     fastest: CaseRecord | None = None  # None: no race yet, or no candidate has a time
     failed: tuple[tuple[CaseRecord, str], ...] = ()  # candidates without a time that counts, and why
-    calls: int = 0  # sampled to choose
-    calls_again: int = 0  # sampled to confirm the choice
     gain: Ratio | None = None  # time of the fastest over the default's, from processes that chose nothing
 
 
@@ -89,7 +87,6 @@ def judge(contest: Contest, rows: Sequence[Row], rounds: Sequence[PairedRounds])
         left=tuple(case for _, case in left),
         fastest=min(left, key=itemgetter(0))[1] if left else None,
         failed=tuple(failed),
-        calls=_calls([row for _, row in measured if row], rounds),
     )
 
 
@@ -104,21 +101,11 @@ def confirm(contest: Contest, processes: int, rows: Sequence[Row], rounds: Seque
     )
     timed = mine and base and all(map(_is_timed, (*mine, *base)))
     gain = ratio_in_rounds(mine, base, ratios.by_key(rounds)) if timed else None
-    return replace(contest, gain=gain, calls_again=_calls((*mine, *base), rounds))
+    return replace(contest, gain=gain)
 
 
 def _is_timed(row: Row) -> bool:
     return bool(may_win(row) and row.time_us)
-
-
-def _calls(rows: Sequence[Row], rounds: Sequence[PairedRounds]) -> int:
-    """Return how many calls were sampled for the times of ``rows`` and in their paired rounds."""
-    total = 0
-    for row in rows:
-        figures: Mapping[str, Any] = row.metrics
-        total += int(figures.get("samples") or 0) * int(figures.get("calls_per_sample") or 1)
-        total += sum(each.calls.get(row.case.key, 0) for each in rounds)
-    return total
 
 
 def _why(row: Row | None) -> str:

@@ -21,7 +21,6 @@ class PairedRounds:
     batches_us: Mapping[str, Sequence[int | float]] = field(default_factory=dict)  # by the cases' keys
     instruments: Mapping[str, str] = field(default_factory=dict)  # by the cases' keys
     reason: str = ""  # why there are no batches
-    calls: Mapping[str, int] = field(default_factory=dict)  # timed in the rounds, by the cases' keys
     wrong: Mapping[str, str] = field(default_factory=dict)  # what was wrong with outputs, by the cases' keys
 
     @classmethod
@@ -30,7 +29,6 @@ class PairedRounds:
         return cls(
             {key: batches.means_us for key, batches in by_key.items() if batches.means_us},
             {key: batches.instrument for key, batches in by_key.items()},
-            calls={key: batches.calls for key, batches in by_key.items()},
             wrong={key: batches.wrong for key, batches in by_key.items() if batches.wrong},
         )
 

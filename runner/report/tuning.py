@@ -1,16 +1,13 @@
-"""The results of ``runner tune`` as text, and as an experiment's YAML."""
+"""The results of ``runner tune`` as text."""
 
 from __future__ import annotations
 
 import math
 from operator import itemgetter
 
-import yaml
-
 from ..findings.names import Names
 from ..findings.ratios import bounds, doubt, inverse
 from ..findings.tuning import Contest
-from ..records.case import ARGS, CaseRecord
 from ..records.grouping import grouped
 from ..records.plain_text import printable
 
@@ -30,8 +27,6 @@ def describe(contest: Contest, names: Names) -> list[str]:
         lines.append(f"  cannot be told from it: {', '.join(tied)}")
     for reason, failed in reasons.items():
         lines.append(f"  left out: {', '.join(names.impl(case) for case, _ in failed)}: {reason}")
-    again = f", and {contest.calls_again:,} to confirm it" if contest.calls_again else ""
-    lines.append(f"  sampled {contest.calls:,} calls to choose{again}")
     return list(map(printable, lines))
 
 
@@ -48,21 +43,3 @@ def _gain(contest: Contest, names: Names) -> str:
     around = f"{low_high[0]:.3f} to {low_high[1]:.3f}" if low_high else "no interval"
     speedup = f"{math.exp(-contest.gain.log):.3f}x ({around}) the speed of {default}, measured again"
     return speedup if contest.gain.word == "faster" else f"{speedup}: {doubt(contest.gain) or 'not shown to be faster'}"
-
-
-def experiment(case: CaseRecord, name: str, about: str, folder: str) -> str:
-    """Return the YAML of an experiment that runs ``case``. ``folder`` is for ``--config-dir``."""
-    fields = {key: value for key, value in case.impl.options.items() if not key.startswith(ARGS)}
-    if case.impl.commit:
-        fields["rev"] = case.impl.commit
-    group = "file" if "path" in fields else case.impl.name
-    name_if_file = {"name": case.impl.name} if group != case.impl.name else {}
-    values = {
-        "defaults": [{"override /workload": case.workload.name}, {"override /impl": group}],
-        "name": name,
-        "default_axes": False,
-        "workload": dict(case.workload.fields),
-        "impl": {**name_if_file, **fields, "args": case.impl.arguments},
-    }
-    head = f"# @package _global_\n# {printable(about)}\n#   python -m runner --config-dir {folder} +experiment={name}\n"
-    return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

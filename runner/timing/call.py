@@ -18,8 +18,7 @@ class Batches(NamedTuple):
 
     instrument: str
     means_us: list[float]  # ten; none if a race has dropped the call, or if its outputs were wrong
-    calls: int  # that were timed
-    wrong: str = ""  # what was wrong with their outputs
+    wrong: str = ""  # what was wrong with the outputs of its calls
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def run(tmp_path, made):
     folder = made.finished(tmp_path / "2026-01-31" / "10-11-12-x", rows)
     batches = {row.case.key: [us] * 10 for row, us in zip(rows, (300.0, 150.0), strict=False)}
     with journal.Journal(folder) as results:
-        results.rounds(PairedRounds(batches, dict.fromkeys(batches, "perf_counter"), calls=dict.fromkeys(batches, 10)))
+        results.rounds(PairedRounds(batches, dict.fromkeys(batches, "perf_counter")))
     return read_run(folder)
 
 
