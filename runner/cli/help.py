@@ -17,13 +17,13 @@ import yaml
 from .. import config
 from ..config import grid
 from ..config.compose import Composer
+from ..config.messages import ADDED
 from ..records.options import CONF, option_class, option_names, option_summaries
 from ..records.plain_text import printable
 from ..records.schema import rules_of
 from . import FIRST_WORDS
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
-ADDED = ("experiment", "shapes")  # groups without an option by default; +experiment=demo adds one
 PACKAGES = {**grid.PACKAGES, "impl": "implementations", "launcher": "execute", "log": "report"}
 ENTRY = re.compile(r"( *)([A-Za-z_]\w*):\s*(.*?)\s*(?:#\s*(.*))?$")  # of a YAML: ``field: value  # meaning``
 WIDEST = 44  # characters of ``field=value`` beside which meanings are aligned

@@ -21,6 +21,7 @@ from ..tasks import own_file
 from .grid import BESIDE, FIRST_LINE, having_argument, is_field
 from .own_workloads import offered
 
+ADDED = ("experiment", "shapes")  # groups without an option by default; +experiment=demo adds one
 SEVERAL = ("measure", "log", "shapes")  # groups with several options in a config
 # Errors from reading a YAML file. PyYAML raises LookupError for !!bool x, and AttributeError for !!timestamp x.
 YAML_ERRORS = (OSError, ValueError, RecursionError, LookupError, AttributeError, yaml.YAMLError, OmegaConfBaseException)
@@ -89,7 +90,9 @@ def _no_override(error: OverrideParseException, words: Sequence[str]) -> str:
             return f"{word}: not an override; did you mean {meant}?"
         if re.search(r"\.py\b", word):
             return f"{word}: not an override; did you mean workload={word}, or impl=file impl.path={word}?"
-        example = "resume=last" if word == "resume" else f"{word}=..." if is_field(word) else "workload=gelu"
+        groups = [folder.name for folder in sorted(CONF.iterdir()) if (folder / f"{word}.yaml").is_file()]
+        example = f"{'+' * (groups[0] in ADDED)}{groups[0]}={word}" if groups else "workload=gelu"
+        example = "resume=last" if word == "resume" else f"{word}=..." if is_field(word) else example
         return f"{word}: not an override; write group=option or field=value, as in {example}"
     if label := re.search(r"^impl=.*?\b(\w+)\((\w+=[^,)]+)\)", word):
         return f"{word}: {label[1]}({label[2]}) is a label; write impl={label[1]} impl.{label[2]}"

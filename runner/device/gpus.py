@@ -80,7 +80,7 @@ def select_gpus(requested: str, present: Sequence[Gpu]) -> list[Gpu]:
     GPU stands for its MIG instances. Raises BadInput if a GPU is not there or is named twice.
     """
     if not present:
-        raise BadInput(f"launcher.gpus={requested}: there is no GPU here")
+        raise BadInput(f"launcher.gpus={requested}: there is no GPU here; leave it out")
     if requested.strip() == "all":
         return list(present)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -133,7 +133,7 @@ def _rule(rule: Any) -> tuple[Callable[[Any], bool], str]:
     origin, args = get_origin(rule), get_args(rule)
     if origin is Annotated:
         (test, allowed), constraint = _rule(args[0]), CONSTRAINTS[args[1]]
-        return lambda value: test(value) and constraint(value), f"{allowed} {args[1]}"
+        return lambda value: test(value) and constraint(value), f"{allowed}{' of' * args[1].startswith('at')} {args[1]}"
     if origin is Literal:
         allowed = " or ".join(map(str, args))
         return lambda value: any(type(value) is type(word) and value == word for word in args), allowed

@@ -131,6 +131,9 @@ def test_what_chooses_cases_means_the_grid_that_it_says(here):
         (["columns"], "columns=..."),
         (["resume=last", "resume.retry"], "resume.retry=..."),
         (["resume=last", "nothing"], "workload=gelu"),
+        (["softmax"], "workload=softmax"),
+        (["triton"], "impl=triton"),
+        (["demo"], r"\+experiment=demo"),
     ],
 )
 def test_a_word_without_a_value_starts_nothing(here, words, example):

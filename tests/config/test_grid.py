@@ -92,7 +92,7 @@ def test_whole_numbers_are_taken_for_floats():
 @pytest.mark.parametrize(
     ("broken", "line"),
     [
-        ({"seed": -1}, "seed: -1 is not allowed; give a whole number at least 0"),
+        ({"seed": -1}, "seed: -1 is not allowed; give a whole number of at least 0"),
         ({"seed": True}, "seed: True is not allowed"),
         ({"device": "gpu"}, "device: 'gpu' is not allowed; did you mean cuda\\? One of: auto, cpu, cuda"),
         ({"debug": "asan"}, "debug: 'asan' is not allowed; one of: anomaly, interpret, launch_blocking, "),

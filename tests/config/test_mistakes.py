@@ -86,10 +86,13 @@ MISTAKES = {
         ["replicas=200000"],
         "replicas=200000: 200,000 cases; a run takes at most 100,000, so give fewer values",
     ),
-    "a size of words": (["workload.rows=4kb"], "workload.rows: '4kb' is not allowed; give a whole number at least 1"),
+    "a size of words": (
+        ["workload.rows=4kb"],
+        "workload.rows: '4kb' is not allowed; give a whole number of at least 1",
+    ),
     "a size that is too large": (
         ["workload.rows=2**99"],
-        "workload.rows: '2**99' is not allowed; give a whole number at least 1",
+        "workload.rows: '2**99' is not allowed; give a whole number of at least 1",
     ),
     "a GPU by another name": (
         ["device=gpu"],
@@ -235,7 +238,7 @@ MISTAKES = {
     "a set that there is not": (["+shapes=llama3", "-m"], "shapes=llama3: no such option; did you mean llama3_8b? "),
     "a list for what a run has one of": (
         ["replicas=[1,2]", "-m"],
-        "replicas: [1, 2] is not allowed; give a whole number at least 1",
+        "replicas: [1, 2] is not allowed; give a whole number of at least 1",
     ),
     "nearly a sub-command": (
         ["doctr"],
@@ -250,7 +253,7 @@ MISTAKES = {
     ),
     "a field of a config that is only shown": (
         ["workload.rows=abc", "--cfg", "job"],
-        "workload.rows: 'abc' is not allowed; give a whole number at least 1",
+        "workload.rows: 'abc' is not allowed; give a whole number of at least 1",
     ),
 }
 

@@ -46,19 +46,19 @@ MISTAKES = {
     "an unknown top-level field": (["sed=3"], "sed: no such field; did you mean seed? One of: "),
     "a negative size": (
         ["workload=matmul", "workload.size=-4"],
-        "workload.size: -4 is not allowed; give a whole number at least 1",
+        "workload.size: -4 is not allowed; give a whole number of at least 1",
     ),
     "a size of zero": (
         ["workload=softmax", "workload.rows=0"],
-        "workload.rows: 0 is not allowed; give a whole number at least 1",
+        "workload.rows: 0 is not allowed; give a whole number of at least 1",
     ),
     "a size that is no number": (
         ["workload=softmax", "workload.rows=many"],
-        "workload.rows: 'many' is not allowed; give a whole number at least 1",
+        "workload.rows: 'many' is not allowed; give a whole number of at least 1",
     ),
     "a bad size deep inside a sweep": (
         ["workload=softmax", "workload.rows=4,8,-1", "-m"],
-        "workload.rows: -1 is not allowed; give a whole number at least 1",
+        "workload.rows: -1 is not allowed; give a whole number of at least 1",
     ),
     "a dtype typo": (
         ["workload.dtype=float23"],
@@ -136,7 +136,7 @@ MISTAKES = {
     ),
     "too few samples": (
         ["measure.benchmark.samples=3"],
-        "measure.benchmark.samples: 3 is not allowed; give a whole number at least 20",
+        "measure.benchmark.samples: 3 is not allowed; give a whole number of at least 20",
     ),
     "a number for a group": (["workload=3"], "workload=3: workload takes the name of an option; one of: adamw, add, "),
 }

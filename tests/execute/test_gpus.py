@@ -215,7 +215,7 @@ def test_the_uuid_of_a_divided_gpu_chooses_its_instances():
 
 @pytest.mark.parametrize("asked", ["all", "0"])
 def test_choosing_from_none(asked):
-    with pytest.raises(BadInput, match=rf"^launcher\.gpus={asked}: there is no GPU here$"):
+    with pytest.raises(BadInput, match=rf"^launcher\.gpus={asked}: there is no GPU here; leave it out$"):
         gpus.select_gpus(asked, [])
 
 

@@ -41,9 +41,9 @@ def test_build_and_record_are_inverse():
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"size": 0}, "thing.size: 0 is not allowed; give a whole number at least 1"),
+        ({"size": 0}, "thing.size: 0 is not allowed; give a whole number of at least 1"),
         ({"size": 10**24}, "thing.size: 10{24} is not allowed; give at most 18446744073709551615"),
-        ({"size": True}, "thing.size: True is not allowed; give a whole number at least 1"),
+        ({"size": True}, "thing.size: True is not allowed; give a whole number of at least 1"),
         ({"wait_s": float("inf")}, "thing.wait_s: inf is not allowed; give a finite number above 0"),
         ({"wait_s": float("nan")}, "thing.wait_s: nan is not allowed; give a finite number above 0"),
         ({"wait_s": 0}, "thing.wait_s: 0.0 is not allowed; give a number above 0"),
@@ -74,7 +74,7 @@ def test_a_whole_number_has_a_short_form(word, number):
 
 @pytest.mark.parametrize("word", ["0k", "-4k", "4.5k", "4m", "4kb", "2**", "2**64", "9**99999", "4096"])
 def test_other_words_are_no_numbers(word):
-    with pytest.raises(BadInput, match="is not allowed; give a whole number at least 1"):
+    with pytest.raises(BadInput, match="is not allowed; give a whole number of at least 1"):
         build(Thing, GOOD | {"size": word}, "thing")
 
 
