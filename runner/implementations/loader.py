@@ -52,9 +52,9 @@ NO_DRIVER = "0 active drivers"  # begins what Triton says without a GPU
 REGISTERS = ("custom_op", "triton_op", "define")  # functions of torch.library that take the name of an operator
 
 _folders: dict[str, tuple[str, Snapshot | None]] = {}  # folder and its git revision, by the name of the package
-_importers: dict[str, tuple[_Rewrite, list[str]]] = {}  # with what their file left as Python's path, by the package
-_left: list[str] = []  # what the file that is being loaded leaves as Python's path
-_usual: Sequence[str] | None = None  # Python's path without it; None while no file is loaded
+_importers: dict[str, tuple[_Rewrite, list[str]]] = {}  # with folders that their file adds to Python's path, by package
+_added: list[str] | None = None  # folders that the file which is being loaded adds to Python's path
+_usual: Sequence[str] = ()  # Python's path when the loading of the last file began
 _operators: dict[str, str] = {}  # file that registers an operator, by the operator's name
 _imported: dict[tuple[str, str], _Imported] = {}  # files that were loaded, by the module's name and ``apart``
 _compiled: dict[str, bytes] = {}  # sources, by the module's name
@@ -175,6 +175,8 @@ def _loaded(names: Iterable[str]) -> list[ModuleType]:
 
 def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) -> _Imported:
     """Run ``file`` and return what came of it. What it changes in this process is undone."""
+    global _usual
+    _usual = [*sys.path] if _added is None else _usual
     module, error, notes = None, None, list[str]()
     with scripts.undone(file) as changed, scripts.own_time() as spent, _own_path([]):
         try:
@@ -198,19 +200,19 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
 
 
 @contextmanager
-def _own_path(left: list[str]) -> Iterator[None]:
-    """Let Python's path be as a file has ``left`` it while the file imports; keep there what it puts on it now."""
-    global _left, _usual
-    if _usual is not None:  # a file that is being loaded imports this one
+def _own_path(added: list[str]) -> Iterator[None]:
+    """Let the folders that a file has ``added`` be on Python's path while it imports; note there what it adds now."""
+    global _added
+    if _added is not None:  # a file that is being loaded imports this one
         yield
         return
-    _left, _usual = left, [*sys.path]
-    sys.path[:] = left or sys.path
+    _added, before = added, [*sys.path]
+    sys.path[:0] = [folder for folder in added if folder not in sys.path]
     try:
         yield
     finally:
-        left[:], sys.path[:] = sys.path, _usual
-        _usual = None
+        added += [folder for folder in sys.path if folder not in (*before, *added)]
+        sys.path[:], _added = before, None
 
 
 def _is_current(module: ModuleType, file: Path, source: bytes, apart: str) -> bool:
@@ -350,8 +352,8 @@ class _Import(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Put the module that is meant in the place of ``module``."""
         parent, _, last = module.__name__.rpartition(".")
-        rewrite, left = _importers[module.__name__.partition(".")[0]]
-        with _own_path(left):
+        rewrite, added = _importers[module.__name__.partition(".")[0]]
+        with _own_path(added):
             name = rewrite.meant(last) if parent in _importers else f"{sys.modules[parent].__name__}.{last}"
             sys.modules[module.__name__] = importlib.import_module(name)
 
@@ -385,7 +387,7 @@ def _enter_imports(rewrite: _Rewrite) -> None:
     for name in [name for name in sys.modules if name.startswith(f"{rewrite.imports}.")]:
         del sys.modules[name]
     sys.modules[rewrite.imports] = importlib.util.module_from_spec(ModuleSpec(rewrite.imports, None, is_package=True))
-    _importers[rewrite.imports] = rewrite, _left
+    _importers[rewrite.imports] = rewrite, [] if _added is None else _added
 
 
 def _registered(tree: ast.Module) -> Iterator[str]:
@@ -447,7 +449,7 @@ class _Rewrite(ast.NodeTransformer):
         """Return the name by which the top-level module ``name``, which is not in the folder, can be imported now."""
         if self._snapshot and (private := self._of_snapshot(name, self._snapshot)):
             return private
-        spec, added = PathFinder.find_spec(name), [folder for folder in sys.path if folder not in (_usual or ())]
+        spec, added = PathFinder.find_spec(name), [folder for folder in sys.path if folder not in _usual]
         folder = _holding(spec) if spec else ""
         if folder not in map(os.path.realpath, added) or not os.path.isdir(folder):  # but an archive, for example
             return name

@@ -88,23 +88,32 @@ def inner(x): return pack_x.deep.times(x)
 def later(x):
     from late_x import times
     return times(x)
+def adds(x):
+    sys.path.insert(0, {more!r})
+    from more_x import times
+    return times(x)
 """
 
 
 @pytest.mark.parametrize("change", ["sys.path.insert(0, {src!r})", "sys.path.append({src!r})"])
-def test_a_folder_that_a_file_puts_on_the_path_is_there_for_its_own_imports_alone(tmp_path, change):
+def test_a_folder_that_a_file_puts_on_the_path_is_there_for_its_own_imports_alone(tmp_path, change, monkeypatch):
     paths, before = [], [*sys.path]
     for factor in (2, 3):
-        for module in ("place_x.py", "late_x.py", "pack_x/deep.py"):
+        for module in ("place_x.py", "late_x.py", "pack_x/deep.py", "more/more_x.py"):
             (tmp_path / f"src{factor}" / module).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / f"src{factor}" / module).write_text(f"def times(x): return {factor} * x\n")
         paths.append(tmp_path / f"soft{factor}.py")  # two files of one folder
-        paths[-1].write_text(ON_PATH.format(change=change.format(src=str(tmp_path / f"src{factor}"))))
+        src = str(tmp_path / f"src{factor}")
+        paths[-1].write_text(ON_PATH.format(change=change.format(src=src), more=f"{src}/more"))
     for name in ("eager", "named", "inner", "later"):
         one, two = (File(f"{path}:{name}").load("gelu") for path in paths)
         assert [one(10), two(10), two(10), one(10)] == [20, 30, 30, 20], name
     assert sys.path == before
-    assert not sys.modules.keys() & {"place_x", "late_x", "pack_x"}
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", before)
+        one, two = (File(f"{path}:adds").load("gelu") for path in paths)
+        assert [one(10), two(10), two(10), one(10)] == [20, 30, 30, 20]
+    assert not sys.modules.keys() & {"place_x", "late_x", "pack_x", "more_x"}
 
 
 def test_a_module_that_is_missing_is_named_as_the_file_names_it(tmp_path):
