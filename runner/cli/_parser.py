@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = {  # by what a command takes: its place in the usage, and its meaning
     "runs": ("[RUN...]", "folder of a run, or last: the newest one under output_dir"),
+    "tasks": ("FOLDER...", "folder of task files, a file, or a glob"),
     "conditions": ("[NAME=VALUE...]", "the same as for --where: workload=gelu cols=256,1024"),
     "overrides": ("[OVERRIDE...]", "options, fields and flags of a run: see python -m runner --help"),
     "output_dir": ("[output_dir=FOLDER]", "folder of all runs, by default outputs"),
@@ -28,7 +29,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "may be left out. Several values of a name are alternatives",
     },
     "columns": {"metavar": "NAME,...", "help": "columns of docs/columns.md; columns=NAME,... means the same"},
-    "output": {"type": Path, "metavar": "PATH", "help": "write it there"},
+    "output": {"type": Path, "metavar": "PATH", "help": "where to write it"},
 }
 ENDINGS = {f".{name}": name for name in ("md", "csv", "json", "parquet", "png", "svg", "html")} | {".tex": "latex"}
 BINARY = ("parquet", "png")
@@ -111,7 +112,7 @@ class Parser(argparse.ArgumentParser):
                 setattr(options, name, value)
             elif equals and "conditions" in self.takes:
                 options.where = [*options.where, word]
-            elif "runs" in self.takes and (not equals or "/" in name or Path(word).exists()):
+            elif {"runs", "tasks"} & {*self.takes} and (not equals or "/" in name or Path(word).exists()):
                 options.runs.append(word)
             else:
                 known = self._known(name)

@@ -48,7 +48,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("compare", __doc__, takes, formats=FORMATS, usage=usage)
     parser.add_argument("--by", metavar="FIELD", help="compare cases of one run that differ in this field alone")
     parser.add_argument(
-        "--reference", metavar="VALUE", help="the value of that field to compare with; by default its first"
+        "--reference", metavar="VALUE", help="the value of that field to compare with; by default the first"
     )
     parser.add_argument(
         "--words",

@@ -82,7 +82,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         "--fastest", action="store_true", help="one line per problem: the fastest, by how much, and where that changes"
     )
     shown.add_argument("--summary", action="store_true", help="a sentence per problem: how many times as fast it is")
-    shown.add_argument("--explain", action="store_true", help="what the heads, verdicts and marks of the table mean")
+    shown.add_argument("--explain", action="store_true", help="what the columns, verdicts and marks of the table mean")
     words = iter(argv)  # argparse would read the -time_us of --sort as an option
     options = parser.parse([f"--sort={by}" if word == "--sort" and (by := next(words, "")) else word for word in words])
     if (options.summary or options.explain) and options.format in RECORDS:

@@ -40,8 +40,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the list and return 0. Raises BadInput."""
     from rich.progress import track
 
-    parser = Parser("tasks", __doc__, ("runs",), usage="FOLDER...", arguments={"FOLDER": "of task files, or a glob"})
-    places = [formats.as_place(place) for place in parser.parse(argv).runs]
+    places = [formats.as_place(place) for place in Parser("tasks", __doc__, ("tasks",)).parse(argv).runs]
     if not places:
         raise BadInput("tasks: name a folder, as in python -m runner tasks level1")
     if missing := [place for place in places if not (formats.is_place(place) or os.path.isfile(place))]:

@@ -1,7 +1,4 @@
-"""One page that opens offline: conclusion, table, charts, profiles, environment, commands.
-
-Its markup is in report.html, which extends page.html.
-"""
+"""One page that opens offline: conclusion, table, charts, profiles, environment, commands."""
 
 from __future__ import annotations
 

@@ -86,6 +86,14 @@ def test_a_folder_that_is_not_there_is_no_task():
         tasks.main(["nowhere"])
 
 
+def test_its_help_has_its_own_argument_alone(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        tasks.main(["--help"])
+    printed = capsys.readouterr().out
+    assert "usage: runner tasks FOLDER... [options]" in printed
+    assert "RUN" not in printed
+
+
 def test_without_a_folder_it_says_what_to_type():
     with pytest.raises(BadInput, match="name a folder, as in python -m runner tasks level1"):
         tasks.main([])
