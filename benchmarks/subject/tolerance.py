@@ -211,7 +211,7 @@ def judge_task(name: str, task: Task, dtype: torch.dtype, seed: int, quick: bool
 
     honest, worst = {}, [0.0]
     truth = outputs_of(task.reference(*cast(args, torch.float64)))
-    for variant, make in honest_outputs(task, args, dtype, outputs_of(judge.reference_outputs)):
+    for variant, make in honest_outputs(task, args, dtype, outputs_of(task.reference(*args))):
         try:
             outputs = make()
         except (RuntimeError, NotImplementedError, ValueError):  # torch has no such form in this dtype

@@ -549,7 +549,7 @@ class Judge:
         self.note = "; ".join(notes)
 
     def _of_changed(self, change: Callable[[Tensor], Tensor]) -> Leaves | None:
-        """Return the outputs for changed floating inputs; None if there are none, or if they are the same bits."""
+        """Return the outputs for changed floating inputs; None if there are none, or if they are the same."""
 
         def changed(tensor: Tensor) -> Tensor:
             return change(tensor) if tensor.is_floating_point() and tensor.itemsize > 1 else tensor.clone()
@@ -562,7 +562,7 @@ class Judge:
         except Exception:  # the reference takes no other numbers
             return None
         pairs = [(_tensor(outputs.get(path)), output.own) for path, output in self._outputs.items()]
-        same = all(isinstance(one, Tensor) and same_bits(_real(one).to(own.dtype), own) for one, own in pairs)
+        same = all(isinstance(one, Tensor) and _same(_real(one).to(own.dtype), own) for one, own in pairs)
         return None if same else outputs
 
 
@@ -628,6 +628,11 @@ def _mean(own: Tensor) -> Tensor:
     """Return a tensor that has the mean of ``own`` everywhere."""
     mean = own.double().nan_to_num(0.0, 0.0, 0.0).mean()
     return (mean if own.is_floating_point() else mean.round()).to(own.dtype).expand(own.shape)
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors have the same numbers: 0 equals -0, and NaN equals NaN."""
+    return same_bits(first.double() + 0, second.double() + 0)
 
 
 def _is_left(before: object, after: object) -> bool:
