@@ -71,7 +71,7 @@ class DdpStep(OnRanks):
         x, *params = inputs
         rows = gathered(x).flatten(0, 1)
         expected = self._mlp(self.ranks).reference(rows, *params)
-        return *expected[len(params) + 1 :], *expected[: len(params)]  # between them is y
+        return *expected[len(params) :], *expected[: len(params)]
 
     def flops(self) -> int:
         """Matrix products of one rank, forward and backward, as in the workload mlp."""

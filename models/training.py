@@ -167,7 +167,8 @@ def train(
     loss_of: Loss = Tensor.mean,
     on_loss: OnLoss | None = None,
     load: Callable[[int], object] | None = None,
-    with_results: bool = False,
+    with_y: bool = False,
+    with_gradients: bool = False,
 ) -> Call:
     """Return a call of ``steps`` times forward, ``loss_of(y).backward()`` and an update of the parameters in place.
 
@@ -175,8 +176,8 @@ def train(
 
     The update is p -= lr * gradient (SGD), or a step of ``adamw``, a function as that workload takes, after ``before``
     others. Its moments, at least as wide as float32, are 0 and ``second`` when the call begins. The outputs are the
-    parameters themselves, not copies: the next ``run`` changes them, and ``reset`` restores them. ``with_results``
-    also y and the gradients of the last step. ``on_loss`` is called with each loss.
+    parameters themselves, not copies: the next ``run`` changes them, and ``reset`` restores them. Then come, if asked
+    for, y (``with_y``) and the gradients (``with_gradients``) of the last step. ``on_loss`` is called with each loss.
     """
     let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
@@ -202,7 +203,7 @@ def train(
                 update(index)
             if on_loss:
                 on_loss(loss)
-            kept = [y, *_gradients(params)] if with_results else []
+            kept = [y] * with_y + (_gradients(params) if with_gradients else [])
             with span("zero_grad"):
                 between()
             return kept

@@ -158,7 +158,8 @@ class TransformerBlock(Automatic):
             before=BEFORE,
             second=self._second(),
             loss_of=loss_of,
-            with_results=True,
+            with_y=True,
+            with_gradients=True,
         )
 
     def _adamw(self) -> Callable[..., object] | None:

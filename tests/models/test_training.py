@@ -40,8 +40,8 @@ def test_an_input_that_the_function_detaches_has_no_gradient_and_the_others_have
 def test_a_parameter_that_the_forward_does_not_use_has_a_gradient_of_0_and_stays(optimizer):
     a, b = training.copies(torch.randn(2, 4).unbind())
     start = b.detach().clone()
-    call = training.train(lambda: a * 2, 2, [a, b], accumulate=False, lr=0.1, adamw=optimizer, with_results=True)
-    *_, now, _, of_a, of_b = call.run()
+    call = training.train(lambda: a * 2, 2, [a, b], accumulate=False, lr=0.1, adamw=optimizer, with_gradients=True)
+    *_, now, of_a, of_b = call.run()
     assert of_a.all()
     assert not of_b.any()
     assert torch.equal(now, start)
