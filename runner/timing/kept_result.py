@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,9 +30,9 @@ def kept_result(call: Call) -> str:
     Three calls test this: one after the previous outputs were overwritten, one with all floating-point inputs halved
     and reversed, and one with a few random elements halved. The values change in the same memory, so the test finds
     results that are kept by identity, address, version or a few elements of the inputs. Further calls change one input
-    each, for what is kept of a part of the inputs by its address. A kept result is reported only if it is wrong for the
-    changed inputs: a mask does not depend on them. Integers do not change, since they may be indices. Inputs and
-    outputs are restored. Nothing is reported if memory is too short, or if ``call`` fails for the other values.
+    each, for what is kept of a part of the inputs, or for the values of a part. A kept result is reported only if it is
+    wrong for the changed inputs: a mask does not depend on them. Integers do not change, since they may be indices.
+    Inputs and outputs are restored. A call that lacks memory, or fails for the other values, is not reported.
     """
     if not call.inputs or not call.judge_anew:
         return ""
@@ -60,27 +61,29 @@ def kept_result(call: Call) -> str:
 def _kept_of_one(call: Call, inputs: Sequence[Tensor], originals: Sequence[Tensor], before: Sequence[Tensor]) -> str:
     """Return of which input ``call`` keeps what it computed; "" if of none.
 
-    The outputs do not change if this input alone changes in place, and are wrong then; in other memory they change. So
-    an input that the call does not read, such as a mask that it knows, is not reported.
+    The outputs do not change if this input alone changes, parameters last, and are wrong then; but they change in other
+    memory, or are right for new values of all inputs. An input that is not read, as a known mask, is not reported.
     """
-
-    def is_kept(outputs: Sequence[Tensor]) -> bool:
-        return not ranks.current.any(len(outputs) != len(before) or not all(map(same_bits, before, outputs)))
-
     began = time.perf_counter()
-    for x, original in [*zip(inputs, originals, strict=True)][:ALONE]:
+    alone = sorted(zip(inputs, originals, strict=True), key=lambda pair: isinstance(pair[0], torch.nn.Parameter))
+    for x, original in alone[:ALONE]:
         if ranks.current.any(time.perf_counter() - began > ALONE_S):
             break
-        numbers = _numbers(x)
-        with _changed(call, [numbers], [original], _halve_and_reverse) as after:
-            if not is_kept(after):
+        with _changed(call, [_numbers(x)], [original], _halve_and_reverse) as after:
+            if not _same(before, after) or not (wrong := _if_wrong(UNCHANGED, True, call, after)):
                 continue
             with replaced(x, "data", x.data.clone()):
                 elsewhere = [output.clone() for output in returned_tensors(call.run())]
                 call.restore()
-            if not is_kept(elsewhere) and (wrong := _if_wrong(UNCHANGED, True, call, after)):
+        with _changed(call, [*map(_numbers, inputs)], originals, partial(_halve_and_reverse, factor=0.75)) as after:
+            if not _same(before, elsewhere) or not _if_wrong(UNCHANGED, True, call, after):
                 return f"{wrong.removesuffix('s')} of shape {tuple(x.shape)}"
     return ""
+
+
+def _same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Return whether two calls returned the same bits, on all ranks."""
+    return not ranks.current.any(len(first) != len(second) or not all(map(same_bits, first, second)))
 
 
 @contextlib.contextmanager
@@ -124,10 +127,7 @@ def _if_wrong(text: str, suspect: bool, call: Call, outputs: list[Tensor]) -> st
 
 
 def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
-    """Fill the outputs of a call with NaN or other integers, and call again.
-
-    Return the outputs, and which are still overwritten.
-    """
+    """Return the outputs of a call, and which of them the next call returns as they were overwritten in between."""
     call.restore()
     inputs = set(map(_storage, call.inputs))
     outputs = returned_tensors(call.run())
@@ -159,10 +159,10 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _halve_and_reverse(tensor: Tensor) -> None:
-    """Halve the values and reverse their order, which keeps their signs."""
+def _halve_and_reverse(tensor: Tensor, factor: float = 0.5) -> None:
+    """Halve the values, or multiply them by another factor, and reverse their order, which keeps their signs."""
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        tensor.copy_(_half(tensor).reshape(-1).flip(0).reshape(tensor.shape))
+        tensor.copy_(_times(tensor, factor).reshape(-1).flip(0).reshape(tensor.shape))
 
 
 def _halve_few(tensor: Tensor) -> None:
@@ -172,9 +172,9 @@ def _halve_few(tensor: Tensor) -> None:
     with contextlib.suppress(NotImplementedError, RuntimeError):
         chosen = torch.zeros(tensor.numel(), dtype=torch.bool, device=tensor.device)
         chosen[torch.randint(tensor.numel(), (count,), generator=generator, device=tensor.device)] = True
-        half = _half(tensor)
+        half = _times(tensor, 0.5)
         tensor.copy_(torch.where(chosen.reshape(tensor.shape), half, tensor.to(half.dtype)))
 
 
-def _half(tensor: Tensor) -> Tensor:
-    return tensor / 2 if tensor.dtype.itemsize > 1 else tensor.float() / 2  # float8 has no arithmetic
+def _times(tensor: Tensor, factor: float) -> Tensor:
+    return tensor * factor if tensor.dtype.itemsize > 1 else tensor.float() * factor  # float8 has no arithmetic

@@ -85,6 +85,38 @@ def test_what_is_kept_of_one_input_by_its_address_is_found_and_named(expanded):
     assert torch.equal(table, was[1])
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("key", [lambda x, w: w.sum().item(), lambda x, w: (w.sum().item(), id(x))])
+def test_what_is_kept_for_the_values_of_another_input_is_found(key, whole):
+    known = {}
+
+    def function(x, w, bias):
+        kept = known.setdefault(key(x, w), x @ w + bias if whole else x @ w)
+        return kept.clone() if whole else kept + bias
+
+    kept = call(function, torch.randn(3, 4), torch.randn(4, 5), torch.randn(5), reference=lambda x, w, b: x @ w + b)
+    assert kept_result(kept) == "the outputs did not change with the input of shape (3, 4)"
+
+
+def test_weights_that_are_laid_out_once_are_no_kept_result():
+    known = {}
+    laid_out = call(
+        lambda x, w: x @ known.setdefault(id(w), w.t().contiguous()).t(), torch.randn(3, 4), torch.randn(4, 5)
+    )
+    assert not kept_result(laid_out)
+
+
+def test_an_input_after_many_weights_is_also_changed_alone():
+    weights, x, known = [torch.nn.Parameter(torch.randn(4)) for _ in range(9)], torch.randn(4), {}
+
+    def function(*inputs):
+        *weights, x = inputs
+        return known.setdefault(x.data_ptr(), x.exp().clone()) + sum(weights)
+
+    kept = call(function, *weights, x, reference=lambda *inputs: inputs[-1].exp() + sum(inputs[:-1]))
+    assert kept_result(kept) == "the outputs did not change with the input of shape (4,)"
+
+
 def test_an_input_that_is_not_read_is_not_kept():
     x, weight = torch.randn(4, 4), torch.ones(4)
     assert not kept_result(call(lambda x, weight: x + 0, x, weight, reference=torch.mul))
