@@ -18,7 +18,8 @@ class Batches(NamedTuple):
 
     instrument: str
     means_us: list[float]  # ten; none if a race has dropped the call, or if its outputs were wrong
-    wrong: str = ""  # what was wrong with the outputs of its calls
+    calls: int  # that were timed
+    wrong: str = ""  # what was wrong with their outputs
 
 
 @dataclass(frozen=True)

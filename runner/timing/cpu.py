@@ -67,7 +67,11 @@ def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Timing
 
     with pinned(in_turn(*(instrument.rehearse for instrument in instruments))):
         sample = race if settings.race else paired_rounds
-        return sample(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
+        rounds = sample(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
+    return rounds and [
+        batches._replace(calls=batches.calls * instrument.calls_per_sample)
+        for batches, instrument in zip(rounds, instruments, strict=True)
+    ]
 
 
 def _counter(call: Call) -> PerfCounter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -163,13 +164,14 @@ def paired_rounds(
     instruments are from the same rounds. None if ten rounds take more than twice ``longest_s`` for each instrument.
     """
     orders, allowed_s = _orders(len(instruments), mirrored=on_cpu), longest_s * len(instruments)
+    counts = Counter[int]()
 
     def seconds(each: int, wanted_s: float) -> float:
         """Return the seconds of the fastest of a few rounds; one round if it takes at most ``wanted_s``."""
         spent: list[float] = []
         while not spent or (min(spent) > wanted_s and len(spent) < TRIES and sum(spent) + min(spent) <= allowed_s):
             started = ranks.current.now()
-            _round(instruments, each, next(orders))
+            _round(instruments, each, next(orders), counts)
             spent.append(ranks.current.now() - started)
         return min(spent)
 
@@ -189,20 +191,20 @@ def paired_rounds(
         while len(samples) < count:
             if ranks.current.now() - started > (PATIENCE if len(samples) < BATCHES else 1) * allowed_s:
                 break
-            samples.append(_round(instruments, EACH if tens else 1, next(orders)))
+            samples.append(_round(instruments, EACH if tens else 1, next(orders), counts))
         return _means(samples, range(len(instruments)), on_cpu=on_cpu) if len(samples) >= BATCHES else []
 
     if not (means := batches(rounds)):
         return None
     if (too_wide := 100 * widest(means) / target_pct) > 1:
         means = batches(rounds * min(LONGER, too_wide**2))
-    return list(map(_batches, instruments, means))
+    return [_batches(instrument, means[index], counts[index]) for index, instrument in enumerate(instruments)]
 
 
-def _batches(instrument: Instrument, means_us: list[float]) -> Batches:
+def _batches(instrument: Instrument, means_us: list[float], calls: int) -> Batches:
     """Return what the rounds give for an instrument: no means if its outputs were wrong."""
     wrong = instrument.judge_outputs()
-    return Batches(instrument.name, [] if wrong else means_us, wrong)
+    return Batches(instrument.name, [] if wrong else means_us, calls, wrong)
 
 
 FIRST_LOOK_ROUNDS = 20  # of a race, so that a batch has two samples
@@ -222,13 +224,13 @@ def race(
     most = LONGER * EACH * rounds
     looks = math.ceil(math.log2(most / FIRST_LOOK_ROUNDS)) + 1
     means = {place: list[float]() for place in range(len(instruments))}  # of the instruments in the race
-    samples = list[Round]()
+    samples, counts = list[Round](), Counter[int]()
     for instrument in instruments:
         instrument.checks.begin(FIRST_LOOK_ROUNDS * 4, 0.0)
     started, late = ranks.current.now(), False
     for look in range(looks):
         while len(samples) < min(most, FIRST_LOOK_ROUNDS * 2**look) and not late:
-            samples.append(_round(instruments, 1, [place for place in next(orders) if place in means]))
+            samples.append(_round(instruments, 1, [place for place in next(orders) if place in means], counts))
             late = ranks.current.now() - started > (PATIENCE if len(samples) < BATCHES else 1) * allowed_s
         if len(samples) < BATCHES:
             return None
@@ -244,7 +246,7 @@ def race(
             del means[place], over_best[place]
         if late or 100 * max(ratio.sampling for ratio in over_best.values()) <= target_pct:
             break
-    return [_batches(instrument, means.get(place, [])) for place, instrument in enumerate(instruments)]
+    return [_batches(instrument, means.get(place, []), counts[place]) for place, instrument in enumerate(instruments)]
 
 
 Round = Mapping[int, list[float]]  # index of an instrument → its samples
@@ -266,10 +268,12 @@ def _orders(count: int, *, mirrored: bool) -> Iterator[list[int]]:
             yield order[::-1]
 
 
-def _round(instruments: Sequence[Instrument], each: int, order: Sequence[int]) -> Round:
-    """Take ``each`` samples of the instruments at the places ``order`` in turn."""
+def _round(instruments: Sequence[Instrument], each: int, order: Sequence[int], counts: Counter[int]) -> Round:
+    """Take ``each`` samples of the instruments at the places ``order`` in turn, and count them."""
     with collector_paused():
-        return {place: instruments[place].samples(each) for place in order}
+        sampled = {place: instruments[place].samples(each) for place in order}
+    counts.update({place: len(samples) for place, samples in sampled.items()})
+    return sampled
 
 
 LONG_US = 100.0  # a series of longer calls may reach the GPU's power limit
