@@ -187,10 +187,8 @@ def _plain(name: str, x: Tensor) -> Tensor:
 def _filled(name: str, dtype: torch.dtype, words: tuple[str | None, ...]) -> str:
     """Return the C++ name with ``{T}`` and ``{an option}`` replaced by ``words``; None is one that is not known."""
     names = BRACES.findall(name)
-    found = [
-        TEMPLATES.get(str(dtype).removeprefix("torch.")) if one == "T" else word
-        for one, word in zip(names, words, strict=True)
-    ]
+    usual = {"T": TEMPLATES.get(str(dtype).removeprefix("torch."))}
+    found = [word or usual.get(one) for one, word in zip(names, words, strict=True)]
     if None in found:
         unknown = names[found.index(None)]
         raise BadCall(f"{name}: {unknown} is neither an option of cuda_kernel nor T, the type of a {dtype}")
@@ -280,6 +278,8 @@ def _dtypes(kind: str) -> tuple[str, ...]:
 
 
 def _scalar(kind: str, value: Any) -> Any:
+    if kind not in FLOATS and kind not in INTEGERS:
+        raise TypeError("a kernel with such a parameter cannot be launched from here; give its members one by one")
     if isinstance(value, Tensor) or not isinstance(value, bool | int | float):
         raise TypeError(f"{type(value).__name__} is not a number; give one, as in x.shape[0] or x.item()")
     if kind == "float":
@@ -289,8 +289,6 @@ def _scalar(kind: str, value: Any) -> Any:
     if kind in FLOATS:
         bits = torch.tensor(float(value), dtype=getattr(torch, FLOATS[kind])).view(torch.int16).item()
         return ctypes.c_uint16(int(bits) & 0xFFFF)
-    if kind not in INTEGERS:
-        raise TypeError("a kernel with such a parameter cannot be launched from here; give its members one by one")
     make: Any = INTEGERS[kind][0]
     if int(value) != value or make(int(value)).value != value:
         raise TypeError(f"{value} is not a value of that type")

@@ -44,7 +44,6 @@ IMPORTS = "imports_"  # begins the name of a file's package
 SHARED = ("unsupported", "spans")  # modules that the kernels of a revision share with the runner
 OPERATOR = re.compile(r"\w+::\w+")  # the name of an operator of torch.library
 PACKAGE = Path(__file__).resolve().parents[1]  # the folder of this package, which has two names
-LFS = b"version https://git-lfs.github.com/spec/"  # begins a pointer that stands for a file
 LONG_S = 1.0  # of a file's own code, without its imports, that is worth a sentence
 # Errors after which nothing else of the file counts, though its functions are defined.
 LOST = re.compile(r"CUDA error|AcceleratorError|out of memory|can't allocate memory")
@@ -105,16 +104,13 @@ def load_file(
     Modules beside the file are loaded once. The name of a standard module, or of what the runner needs, always means
     that module, even if the folder has one of the same name.
 
-    Raises Unsupported if the file registers an operator of torch.library that another file has registered, or is a
-    pointer of Git LFS, and ImportError if it ends the process.
+    Raises Unsupported if the file registers an operator of torch.library that another file has registered, and
+    ImportError if it ends the process.
     """
     if apart and import_path.is_installed(file):
         raise Unsupported(f"{file} is installed, and others use its kernels; copy it to choose among configurations")
     file = real_path(file)  # it may change the current folder
     source = file.read_bytes()
-    if source.startswith(LFS):  # a revision has no more than this, since no filter of its repository runs
-        remedy = "copy the file from a checkout of the revision" if snapshot else "git lfs pull"
-        raise Unsupported(f"{file.name} is a Git LFS pointer, not the file; {remedy}")
     name = module_name(file, snapshot)
     known = _imported.get((name, apart))
     if known is None or known.source != source:

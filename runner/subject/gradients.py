@@ -182,14 +182,10 @@ class WithGradients:
 
 
 class RecurrentByShape(TorchFunctionMode):
-    """Make the results of recurrent layers in place of computing them, where tensors have no memory.
-
-    On a CPU, torch's own operators would do that step by step, in seconds.
-    """
+    """Make results of GRU and RNN by their shapes: torch's operators take seconds for their steps without memory."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return a result of the right shape, unless the sequences are packed."""
-        if function in (torch.gru, torch.rnn_tanh, torch.rnn_relu) and isinstance(args[2], list | tuple):
+        if function in (torch.gru, torch.rnn_tanh, torch.rnn_relu) and isinstance(args[2], list | tuple):  # not packed
             x, state, directions = args[0], args[1], 1 + args[7]
             return x.new_empty(*x.shape[:-1], directions * state.shape[-1]), torch.empty_like(state)
         return function(*args, **(kwargs or {}))

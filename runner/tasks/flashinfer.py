@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +78,19 @@ def tolerance(line=0): return {words!r}[line]
 """
 
 
-def text_of(path: Path) -> tuple[str, str]:
-    """Return the source of the reference, and what makes it a workload in one file. Raises OSError, ValueError."""
+def text_of(path: Path, reserved: Collection[str]) -> tuple[str, str]:
+    """Return the source of the reference, and what makes it a workload in one file. Raises OSError, ValueError.
+
+    A field has the name of its axis or scalar, after ``task_`` if that is ``reserved``.
+    """
     try:
         definition = json.loads(path.read_text(encoding="utf-8"))
-        return str(definition["reference"]), _one_file(path, definition)
+        return str(definition["reference"]), _one_file(path, definition, reserved)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"not a definition, or without a field: {error}") from None
 
 
-def _one_file(path: Path, definition: Mapping[str, Any]) -> str:
+def _one_file(path: Path, definition: Mapping[str, Any], reserved: Collection[str]) -> str:
     ancestors = path.resolve().parents
     named = [ancestors[0] / "workload.jsonl"]  # or in a dataset: definitions/<type>/<name>, workloads/<type>/<name>
     named += [ancestors[2] / "workloads" / ancestors[0].name / f"{path.stem}.jsonl"] if len(ancestors) > 2 else []
@@ -99,7 +102,9 @@ def _one_file(path: Path, definition: Mapping[str, Any]) -> str:
         if lacking := sorted(vary - line.get("axes", {}).keys()):
             raise ValueError(f"line {number} of its workload gives no {', '.join(lacking)}")
     cases = [_values(definition, line) for line in lines] or [_values(definition, {})]
-    constants = [f"{name} = {axis['value']!r}" for name, axis in axes.items() if axis["type"] == "const"]
+    fields = {name: f"task_{name}" if name in reserved else name for name in cases[0]}
+    constants = [f"{name} = {field}" for name, field in fields.items() if name != field]
+    constants += [f"{name} = {axis['value']!r}" for name, axis in axes.items() if axis["type"] == "const"]
     expressions = {name: str(axis["expression"]) for name, axis in axes.items() if axis["type"] == "expr"}
     computed = [f"{name} = {ast.unparse(ast.parse(text, mode='eval'))}" for name, text in expressions.items()]
     entry = definition.get("custom_inputs_entrypoint")
@@ -108,7 +113,9 @@ def _one_file(path: Path, definition: Mapping[str, Any]) -> str:
     text = ONE_FILE.format(
         lines=lines,
         roots=list(map(str, ancestors)),
-        fields=", ".join(f"{name}={value!r}" for name, value in {**cases[0], **({"line": 0} if lines else {})}.items()),
+        fields=", ".join(
+            [*(f"{fields[name]}={value!r}" for name, value in cases[0].items()), *["line=0"] * bool(lines)]
+        ),
         line="line" if lines else "0",
         computed="; ".join([*constants, *computed]) or "pass",
         custom=f"{entry}({{{given}}}, torch.device(device))" if is_custom else "dict()",
@@ -116,7 +123,10 @@ def _one_file(path: Path, definition: Mapping[str, Any]) -> str:
         names=[*definition["outputs"]],
         **{kind: ", ".join(_spec(*item) for item in definition[kind].items()) for kind in ("inputs", "outputs")},
     )
-    sets = {"lines": [{"line": number, **case} for number, case in enumerate(cases)]} if lines else {}
+    sets = {}
+    if lines:
+        listed = [{fields[name]: value for name, value in case.items()} for case in cases]
+        sets["lines"] = [{"line": number, **case} for number, case in enumerate(listed)]
     words = [_tolerance(line.get("tolerance") or {}) for line in lines]
     return f"{text}\nshapes = {sets!r}\n" + (TOLERANCE.format(words=words) if any(words) else "")
 

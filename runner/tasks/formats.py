@@ -21,7 +21,7 @@ GPU = re.compile(r"cuda(:\d+)?")
 PARTS = re.compile(r"(\D*)(\d*)")
 TASKS = {  # suffix → what a file has that may be a task, though one with a mistake
     ".py": re.compile(r"(?ms)(?=.*^class Model\b)(?=.*^def get_inputs\b)|(?=.*^def inputs\b)(?=.*^def reference\b)"),
-    ".yml": re.compile(r"(?ms)(?=.*@SUBMISSION@)(?=.*^(?:tests|benchmarks):)"),
+    ".yml": re.compile(r"(?ms).*(?:@SUBMISSION@|^files:)"),
     ".json": re.compile(r"(?s)(?=.*\"axes\")(?=.*\"outputs\")(?=.*\"reference\")"),
 }
 
@@ -40,12 +40,12 @@ class Task:
 def parse(path: str | Path) -> Task:
     """Return the task in a file. Raises OSError, SyntaxError or ValueError."""
     if str(path).endswith(".json"):
-        source, added = flashinfer.text_of(Path(path))
+        source, added = flashinfer.text_of(Path(path), (*FILLED, *RESERVED))
         return Task("flashinfer", _joined(ast.parse(source), added), f"{path}:reference", source)
     if str(path).endswith(".yml"):
         reference = popcorn.reference_of(Path(path))
         tree = ast.parse(reference.read_bytes(), str(reference))
-        return Task("popcorn", _joined(tree, popcorn.text_of(Path(path), tree)), str(reference))
+        return Task("popcorn", _joined(tree, popcorn.text_of(Path(path), tree, (*FILLED, *RESERVED))), str(reference))
     tree = ast.parse(Path(path).read_bytes(), str(path))
     is_own = {"inputs", "reference"} <= {getattr(node, "name", "") for node in tree.body}
     if not is_own and kernelbench.fits(tree):

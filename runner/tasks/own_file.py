@@ -91,7 +91,7 @@ def _read(path: str, *version: int) -> OwnFile:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise BadInput(f"{path}{line}: {getattr(error, 'msg', error)}") from None
     except OSError as error:
-        raise BadInput(f"workload={path}: cannot be read: {error.strerror or error}") from None
+        raise BadInput(f"workload={error.filename or path}: cannot be read: {error.strerror or error}") from None
     tree, is_own = task.tree, task.format == "file"
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if "inputs" not in functions:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -46,27 +47,34 @@ def _files(path: Path) -> list[Path]:
     return [(path.parent / source).resolve() for source in sources if not source.startswith("@")]
 
 
-def text_of(path: Path, tree: ast.Module) -> str:
-    """Return what makes ``tree``, of the reference, a workload in one file. Raises OSError, ValueError."""
+def text_of(path: Path, tree: ast.Module, reserved: Collection[str]) -> str:
+    """Return what makes ``tree``, of the reference, a workload in one file. Raises OSError, ValueError.
+
+    A field has the name of its key in the tests, after ``task_`` if that is ``reserved``.
+    """
+
+    def named(case: dict[str, Any]) -> dict[str, Any]:
+        return {f"task_{key}" if key in reserved else key: value for key, value in case.items() if key != "seed"}
+
     task = _read(path)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     names = {*functions, *(name.id for name in ast.walk(tree) if isinstance(name, ast.Name))}
     if lacking := [name for name in ("generate_input", "ref_kernel", "check_implementation") if name not in names]:
         raise ValueError(f"{reference_of(path).name} defines no {', '.join(lacking)}")
-    sets = {
-        name: [{field: value for field, value in case.items() if field != "seed"} for case in task.get(name) or []]
-        for name in ("tests", "benchmarks")
-    }
-    first = next((case for cases in sets.values() for case in cases), {})
+    sets = {name: [*map(named, task.get(name) or [])] for name in ("tests", "benchmarks")}
+    first: dict[str, Any] = next((case for name in sets for case in task.get(name) or []), {})
     made_by = functions.get("generate_input")
     taken = {each.arg: default for each, default in parameters(made_by)} if made_by else {}
     if unknown := [name for name, default in taken.items() if not default and name not in {*first, "seed"}]:
         why = "; tasks for several GPUs do not run" * ("rank" in unknown)
         raise ValueError(f"generate_input needs {', '.join(unknown)}, which no test of {path.name} gives{why}")
-    given = [f"{name}={name}" for name in [*first, *({"seed"} & taken.keys())]]
-    fields = "".join(f"{name}={value!r}, " for name, value in first.items())
-    filled = {name: cases for name, cases in sets.items() if cases}
-    return ONE_FILE.format(fields=fields, given=", ".join(given), sets=filled)
+    fields = named(first)
+    given = [f"{key}={field}" for key, field in zip((key for key in first if key != "seed"), fields, strict=True)]
+    return ONE_FILE.format(
+        fields="".join(f"{name}={value!r}, " for name, value in fields.items()),
+        given=", ".join([*given, *["seed=seed"] * ("seed" in taken)]),
+        sets={name: cases for name, cases in sets.items() if cases},
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

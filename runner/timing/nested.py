@@ -196,18 +196,9 @@ def _mapped(replace: Callable[[Any], Any], value: Any, walk: Callable[[Any], Any
         if hasattr(value, "_make"):
             return value._make(items)
         return items if type(value) is list else _of_type(value, items)
-    if not dataclasses.is_dataclass(value):
-        copied = _shallow(value)
-        vars(copied).update({name: walk(child) for name, child in _attributes(value).items()})
-        return copied
-    fields = {field.name: walk(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    given = {field.name: fields[field.name] for field in dataclasses.fields(value) if field.init}
-    try:
-        made = dataclasses.replace(value, **given)  # type: ignore[type-var]
-    except Exception:  # it needs an InitVar, which it does not keep, or takes no such values
-        made = _shallow(value)
-    for name, part in fields.items():
-        object.__setattr__(made, name, part)
+    made = _shallow(value)
+    for name, child in _attributes(value).items():
+        object.__setattr__(made, name, walk(child))  # also of a frozen dataclass
     return made
 
 
@@ -238,15 +229,16 @@ def _children(value: object) -> Iterator[tuple[str, object]] | None:
         return ((f".{name}", child) for name, child in zip(value._fields, value, strict=True))
     if isinstance(value, list | tuple):
         return ((f"[{place}]", child) for place, child in enumerate(value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
-    if _is_object(value) and _leaves_below(value, {}) <= MOST_LEAVES:
+    is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    if is_dataclass or (_is_object(value) and _leaves_below(value, {}) <= MOST_LEAVES):
         return ((f".{name}", child) for name, child in _attributes(value).items())
     return None
 
 
 def _attributes(value: object) -> dict[str, Any]:
-    """Return what an object holds; of an optimizer what a copy of it has of its own, without hooks."""
+    """Return what an object holds: the fields of a dataclass; of an optimizer what a copy has of its own, no hooks."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     held = vars(value)
     return {name: held[name] for name in ("state", "param_groups")} if isinstance(value, Optimizer) else held
 

@@ -13,7 +13,6 @@ import torch
 
 from runner.implementations import loader, scripts
 from runner.implementations.file import File
-from runner.kernels.unsupported import Unsupported
 from runner.worker.lookups import Lookups
 from runner.worker.process_state import read_state
 
@@ -249,12 +248,6 @@ def test_a_file_that_is_named_in_two_ways_may_register_an_operator(write, monkey
     write("pack_x/__init__.py", "from .k import f\n")
     path = write("pack_x/k.py", "def define(name): pass\ndefine('here_x::one')\ndef f(x): return x\n")
     assert (load(f"{path}:f")(1), load("pack_x/k.py:f")(2), load("pack_x.k:f")(3)) == (1, 2, 3)
-
-
-def test_a_pointer_of_git_lfs_is_one_sentence(write):
-    path = write("k.py", f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n")
-    with pytest.raises(Unsupported, match=r"^k\.py is a Git LFS pointer, not the file; git lfs pull$"):
-        load(f"{path}:f")
 
 
 @pytest.mark.parametrize("beside", [True, False])

@@ -274,6 +274,19 @@ def test_a_name_that_the_file_lacks_is_told_with_those_that_it_has(folder):
         cuda_device_code.device_file(folder / "k.cu", "f")
 
 
+def test_a_constant_that_the_host_fills_is_told(tmp_path):
+    (tmp_path / "k.cu").write_text(
+        "__constant__ float F[4];\n__constant__ float G[4] = {1, 2, 3, 4};\n"
+        "__device__ float weighed(float x) { return F[0] * x; }\n"
+        "__global__ void f(float* y) { *y = weighed(*y); }\n"
+        "__global__ void g(float* y) { *y *= G[0]; }\n"
+        "void fill(float* h) { cudaMemcpyToSymbol(F, h, 16); }\n"
+    )
+    compiled(tmp_path / "k.cu", "g")
+    with pytest.raises(cuda_build.BuildFailed, match=r"^k\.cu: f reads F, which the host code fills by cudaMemcpyTo"):
+        compiled(tmp_path / "k.cu", "f")
+
+
 def test_a_file_in_another_folder_is_included_from_those_that_are_given(folder):
     (folder / "below").mkdir()
     (folder / "below" / "k.cu").write_text('#include "tile.cuh"\n__global__ void f(float* y) { y[0] = TILE; }\n')

@@ -90,6 +90,7 @@ def test_numbers_get_the_types_of_the_kernels_own_parameters(launched, made):
         ("float", torch.ones(()), r"Tensor is not a number; give one, as in x.shape\[0\] or x.item\(\)"),
         ("float", None, "NoneType is not a number"),
         ("dim3", 1, "a kernel with such a parameter cannot be launched from here"),
+        ("dim3", (1, 2), "a kernel with such a parameter cannot be launched from here"),
     ],
 )
 def test_what_does_not_fit_a_parameter_is_refused_before_the_launch(kind, value, answer):
@@ -202,6 +203,12 @@ def test_what_a_launch_lacks_is_told_where_it_is_defined(made, launched):
         made("g<{N}>")(torch.ones(4))
     with pytest.raises(TypeError, match="missing a required argument: 'x'"):
         made()()
+
+
+def test_an_option_may_be_called_as_the_type(launched, made):
+    made("g<{T}>", T=64)(torch.ones(4))
+    assert cuda_function._filled("g<{T}>", torch.float32, (None,)) == "g<float>"
+    assert cuda_function._filled("g<{T}>", torch.float32, ("64",)) == "g<64>"
 
 
 def test_a_gradient_is_refused_and_not_lost(launched, made):

@@ -72,6 +72,14 @@ def test_axes_and_scalars_are_fields_and_lines_a_set_of_shapes(write, where):
     assert file.implementations == ("reference",)
 
 
+def test_an_axis_with_the_name_of_a_usual_field_has_another_one(write):
+    axes = {"layout": {"type": "var"}, "twice": {"type": "expr", "expression": "2 * layout"}}
+    spec = {"shape": ["twice"], "dtype": "float32"}
+    path = write(axes=axes, inputs={"x": spec}, outputs={"y": spec}, lines=[{"axes": {"layout": 3}, "inputs": {}}])
+    assert own_file.read(path).shapes == {"lines": [{"line": 0, "task_layout": 3}]}
+    assert workload(path, task_layout=5).draw("cpu", 0)[0][0].shape == (10,)
+
+
 def test_inputs_have_the_shapes_and_types_of_the_definition(write):
     x, proj, rstd, ids, eps = workload(write(lines=[]), T=4).draw("cpu", 0)[0]
     assert [tuple(each.shape) for each in (x, proj, rstd, ids)] == [(4, 64), (4, 32), (4,), (4,)]

@@ -76,6 +76,16 @@ def test_cases_are_fields_and_sets_of_shapes(task):
     assert formats.find(f"{task.parent.parent}/") == [str(task)]
 
 
+def test_a_key_with_the_name_of_a_usual_field_has_another_one(task):
+    task.write_text(YAML.replace("kind: ones", "shape: [2, 3]").replace("kind: normal", "shape: [4, 5]"))
+    task.with_name("reference.py").write_text(
+        REFERENCE.replace("kind: str", "shape: list[int]").replace('if kind == "ones"', "* shape[1] if shape[0] == 2")
+    )
+    tests = own_file.read(str(task)).shapes["tests"]
+    assert tests == [{"size": 4, "task_shape": [2, 3]}, {"size": 5, "task_shape": [4, 5]}]
+    assert workload(task).draw("cpu", 0)[0][0][0].tolist() == [3.0] * 4
+
+
 def test_the_seed_is_the_runner_s(task):
     drawn = [workload(task, size=5, kind="normal").draw("cpu", seed)[0][0][0] for seed in (1, 1, 2)]
     assert torch.equal(drawn[0], drawn[1])
@@ -181,6 +191,7 @@ def test_a_check_that_returns_a_bool_alone_is_refused(task):
     ("name", "text", "message"),
     [
         ("task.yml", "tests: [", "not valid YAML: "),
+        ("task.yml", "files: []", r"generate_input needs size, kind, which no test of task\.yml gives$"),
         ("reference.py", "def ref_kernel(data): ...", "reference.py defines no generate_input, check_implementation"),
         ("reference.py", "def (", "line 1: invalid syntax"),
         (
