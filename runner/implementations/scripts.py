@@ -34,7 +34,6 @@ def settings() -> dict[str, Setting]:
     """Return the settings of torch and of this process that later code depends on, by name."""
     import torch
 
-    timers = {name: getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")}
     return {
         "torch.get_num_threads": (torch.get_num_threads, torch.set_num_threads),
         "torch.get_default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -56,17 +55,13 @@ def settings() -> dict[str, Setting]:
             "allow_bf16_reduced_precision_reduction",
         ),
         "the working folder": (os.getcwd, os.chdir),
-        **{f"the timer {name}": _timer(timer) for name, timer in timers.items()},
+        "the timer ITIMER_REAL": (lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, lambda _: signal.alarm(0)),
         **{f"the handler of {number.name}": _handler(number) for number in signal.Signals},
     }
 
 
 def _attributes(path: str, owner: object, *names: str) -> dict[str, Setting]:
     return {f"{path}.{name}": (partial(getattr, owner, name), partial(setattr, owner, name)) for name in names}
-
-
-def _timer(timer: int) -> Setting:
-    return lambda: signal.getitimer(timer)[0] > 0, lambda _: signal.setitimer(timer, 0)
 
 
 def _handler(number: int) -> Setting:

@@ -27,7 +27,10 @@ class Inputs:
         self.replaces = False  # whether calls put other values into dicts, lists or modules
         self._args = args
         self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
-        self._attributes: list[tuple[Any, str, Any]] = []  # training modes of modules and gradients of tensors
+        self._modes: list[tuple[torch.nn.Module, bool]] = []  # modules, each with its training mode
+        self._leaves: list[
+            tuple[Tensor, Tensor | None, bool]
+        ] = []  # of autograd, with ``.grad`` and ``.requires_grad``
         self._before: list[tuple[Tensor, Tensor]] | None = None  # changes are not noticed
 
     @property
@@ -46,8 +49,9 @@ class Inputs:
         watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
         held = nested.holders(self._args)  # of classes whose own ``copy`` and ``update`` may refuse
         self._held = [(holder, list(holder) if isinstance(holder, list) else dict(holder)) for holder in held]
-        self._attributes = [(module, "training", module.training) for module in nested.modules(self._args)]
-        self._attributes += [(tensor, "grad", tensor.grad) for tensor in self.tensors if tensor.is_leaf]
+        self._modes = [(module, module.training) for module in nested.modules(self._args)]
+        leaves = [tensor for tensor in self.tensors if tensor.is_leaf and not tensor._is_view()]  # views stay attached
+        self._leaves = [(leaf, leaf.grad, leaf.requires_grad) for leaf in leaves]
         self._before = [(tensor, tensor.detach().clone()) for tensor in watched]
 
     @property
@@ -60,7 +64,10 @@ class Inputs:
     def note_changes(self) -> None:
         """Find the tensors that a call has changed or replaced, and free the copies of the others."""
         self.replaces |= any(_differ(holder, was) for holder, was in self._held)
-        self.replaces |= any(getattr(owner, name) is not was for owner, name, was in self._attributes)
+        self.replaces |= any(module.training != was for module, was in self._modes)
+        self.replaces |= any(
+            not x.is_leaf or x.grad is not grad or x.requires_grad != was for x, grad, was in self._leaves
+        )
         changed = {id(tensor) for tensor, _ in self.changed}
         new = [pair for pair in self._before or () if id(pair[0]) not in changed]
         self.changed += [(now, was) for now, was in new if not same_bits(now, was)]
@@ -74,8 +81,11 @@ class Inputs:
                 holder[key] = value
             if isinstance(was, list):
                 holder.extend(was)
-        for owner, name, was in self._attributes if self.replaces else ():
-            setattr(owner, name, was)
+        for module, mode in self._modes if self.replaces else ():
+            module.training = mode
+        for leaf, grad, needs in self._leaves if self.replaces else ():
+            leaf.detach_()  # it has a history if a call wrote into it what requires a gradient
+            leaf.grad, leaf.requires_grad = grad, needs
         if self.changed:
             with torch.no_grad():
                 now, was = zip(*self.changed, strict=True)

@@ -164,12 +164,7 @@ def refilled(value: Any, tensors: Sequence[Tensor]) -> Any:
     rest = [*reversed(tensors)]
     if len(rest) != len(returned_tensors(value)):
         raise ValueError(f"{len(rest)} tensors where there were {len(returned_tensors(value))}")
-    replace = partial(_changed, lambda _: rest.pop(), lambda module: module)
-
-    def walk(part: Any) -> Any:
-        return _mapped(replace, part, walk)
-
-    return walk(value)
+    return _mapped(partial(_changed, lambda _: rest.pop(), lambda module: module), value)
 
 
 def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Module], Any], leaf: Any) -> Any:
@@ -181,7 +176,8 @@ def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Mod
     return change(tensor).detach().cpu().numpy() if isinstance(tensor, Tensor) else leaf
 
 
-def _mapped(replace: Callable[[Any], Any], value: Any, walk: Callable[[Any], Any]) -> Any:
+def _mapped(replace: Callable[[Any], Any], value: Any, walk: Callable[[Any], Any] | None = None) -> Any:
+    walk = walk or partial(_mapped, replace)
     if isinstance(value, Tensor | torch.nn.Module) or (is_array(value) and hasattr(value, "ctypes")):
         return replace(value)  # ctypes: of numpy itself
     if _children(value) is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -23,8 +22,7 @@ def filled() -> Iterator[None]:
     try:
         yield
     finally:
-        before = os.environ.get("MALLOC_PERTURB_", "")  # mallopt does not tell it
-        mallopt(M_PERTURB, int(before) if before.isdecimal() else 0)
+        mallopt(M_PERTURB, 0)
 
 
 def fill_cached(sizes: Sequence[tuple[int, torch.device]]) -> None:

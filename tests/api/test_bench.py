@@ -395,6 +395,22 @@ def test_gradients_that_a_function_leaves_are_compared_if_the_reference_leaves_t
     assert layer.weight.grad is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_autograd_keeps_of_arguments_is_set_back(clock):
+    def writes(layer, x, cache):
+        cache[1:2] = layer(x)
+        return cache.sum(0)
+
+    def freezes(layer, x, cache):
+        return writes(layer.requires_grad_(False), x, cache)
+
+    layer, cache = torch.nn.Linear(10, 3), torch.zeros(4, 3)
+    result = bench({"writes": writes, "freezes": freezes}, layer, X[:1], cache, check=writes)
+    assert [one.correct for one in result] == [True, True]
+    assert layer.weight.requires_grad
+    assert (cache.is_leaf, cache.requires_grad, cache.any().item()) == (True, False, False)
+
+
 def test_a_torchscript_module_is_an_argument(clock):
     layer = torch.nn.Linear(10, 3)
     result = bench({"calls": lambda layer, x: layer(x)}, torch.jit.trace(layer, X), X, check=lambda _, x: layer(x))
