@@ -127,7 +127,9 @@ def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateD
         _check(plan)
         names = Names(plan.cases)
         couples, skipped = _couples(plan, options.against, names, everything=options.all)
-        _note_shared(plan, options.against)
+        with config.composer(words) as (_, flags):
+            yaml_files = sorted(Path(flags.config_dir).rglob("*.yaml")) if flags.config_dir else []
+        _note_shared(plan, options.against, yaml_files)
         findings = decide(skipped, options.max_slowdown)
         plan = replace(plan, cases=_in_turn(couples), baseline=None)
         couples = [couple for couple in couples if couple[0].replica == 0]
@@ -138,10 +140,7 @@ def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateD
             again = [couples[place] for place in gate.again(findings)]
             if not (again and left):
                 break
-            print(
-                f"\ngate: {len(again)} slower or unclear so far; measured again in {REPLICAS} more processes",
-                flush=True,
-            )
+            print(f"\ngate: {len(again)} slower or unclear; measured again in {REPLICAS} more processes", flush=True)
             first = 1 + max(case.replica for case in plan.cases)
             more = [
                 replace(case, replica=replica) for replica in range(first, first + REPLICAS) for case in _in_turn(again)
@@ -230,18 +229,23 @@ def _own_file(case: CaseRecord) -> Path | None:
     return None if path is None else Path(os.path.abspath(str(path)))
 
 
-def _note_shared(plan: Plan, against: str) -> None:
-    """Print a line for each workload file whose inputs, reference or limits differ in the revision ``against``."""
-    for path in dict.fromkeys(filter(None, map(_own_file, plan.cases))):
+def _note_shared(plan: Plan, against: str, yaml_files: Sequence[Path]) -> None:
+    """Print a line for each file that differs in the revision ``against``, but that both sides use as it is here.
+
+    These are the ``yaml_files``, and workload files whose inputs, reference or limits differ.
+    """
+    workloads = dict.fromkeys(filter(None, map(_own_file, plan.cases)))
+    for path in (*workloads, *yaml_files):
         with suppress(BadInput):  # the file is in another repository than the functions, or in none
-            rev = revisions.resolve(against, path)
-            there = revisions.snapshot(rev, path).place(path)
-            if there.is_file() and own_file.differs(path, there, own_file.PARTS):
-                print(
-                    f"gate: {path.name}: inputs, reference or limits are others in {against}; "
-                    "both sides use those of the working tree",
-                    flush=True,
-                )
+            snapshot = revisions.snapshot(revisions.resolve(against, path), path)
+            there, what = snapshot.place(path), "its fields"
+            differs = snapshot.differs(str(path))
+            if path in workloads:
+                what = "inputs, reference or limits"
+                differs = there.is_file() and own_file.differs(path, there, own_file.PARTS)
+            if differs:
+                text = f"{path.name}: {what} are others in {against}"
+                print(f"gate: {text}; both sides use those of the working tree", flush=True)
 
 
 def _in_turn(couples: Sequence[Couple]) -> tuple[CaseRecord, ...]:

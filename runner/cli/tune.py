@@ -17,7 +17,6 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,11 +33,12 @@ from ..timing.statistics import BATCHES
 from ._parser import Parser
 from .run import as_sweep, carry_out, early_zygote
 
+PROCESSES = 3  # that measure the winner and the default again, for the gain
+
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the winners and how to run them, and return the exit code. Raises BadInput."""
-    options = _parse(argv)
-    words = as_sweep(options.overrides)
+    words = as_sweep(Parser("tune", __doc__, ("overrides",)).parse(argv).overrides)
     with early_zygote(words) as early:
         plan = config.plan(words)
         _check(plan)
@@ -52,16 +52,16 @@ def main(argv: Sequence[str]) -> int:
         session, _ = carry_out(_arranged(plan, list(map(racing, cases))), ["tune", *argv], early)
         contests = [judge(contest, *session.grid()) for contest in contests]
         again = [
-            confirming(case, process, options.processes)
-            for process in range(1, options.processes + 1)
+            confirming(case, process, PROCESSES)
+            for process in range(1, PROCESSES + 1)
             for contest in contests
             if contest.fastest and contest.fastest.key != contest.default.key
             for case in (contest.default, contest.fastest)
         ]
         if again:
-            print(f"tune: the winner and the default again, in {options.processes} more processes", flush=True)
+            print(f"tune: the winner and the default again, in {PROCESSES} more processes", flush=True)
             session, _ = carry_out(_arranged(plan, again), ["tune", *argv], extended=session)
-            contests = [confirm(contest, options.processes, *session.grid()) for contest in contests]
+            contests = [confirm(contest, PROCESSES, *session.grid()) for contest in contests]
     names = Names(cases)
     for contest in contests:
         print("\n".join(describe(contest, names)))
@@ -70,28 +70,13 @@ def main(argv: Sequence[str]) -> int:
     return 0 if all(contest.fastest for contest in contests) else 1
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("tune", __doc__, ("overrides",))
-    parser.add_argument(
-        "--processes",
-        type=int,
-        default=3,
-        metavar="N",
-        help="processes that measure the winner and the default again, for the gain (default 3)",
-    )
-    options = parser.parse(argv)
-    if options.processes < 1:
-        raise BadInput(f"--processes {options.processes}: give a whole number, at least 1")
-    return options
-
-
 def _check(plan: Plan) -> None:
     """Raise BadInput if the cases of ``plan`` cannot race."""
     if plan.resume.of:
         raise BadInput("resume: tune cannot go on with an earlier run; leave resume out")
     for case in plan.cases:
         if case.replica:
-            raise BadInput("replicas: tune starts processes of its own; leave replicas out, and see --processes")
+            raise BadInput("replicas: tune starts processes of its own; leave replicas out")
         if case.settings.debug:
             raise BadInput(f"debug={case.settings.debug}: its timings are not valid; leave debug out")
         if [measure.name for measure in case.measures] != ["benchmark"]:

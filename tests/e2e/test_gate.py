@@ -91,7 +91,7 @@ def test_a_slowdown_is_confirmed_by_more_processes_in_the_same_folder(gate, repo
     overrides = [*GRID[:2], "workload.cols=1000", *GRID[3:], *SURE]
     found = gate("--against", "main", "--repeat", "1", overrides=overrides)
     assert found.returncode == 1, found.stdout + found.stderr
-    assert "gate: 1 slower or unclear so far; measured again in 2 more processes" in found.stdout
+    assert "gate: 1 slower or unclear; measured again in 2 more processes" in found.stdout
     assert len(list(repository.glob("outputs/*/*"))) == 1
 
 
@@ -241,3 +241,17 @@ def test_the_gate_says_that_both_sides_use_the_inputs_of_the_working_tree(run, g
     (note,) = [line for line in found.stdout.splitlines() if line.startswith(NOTE)]
     assert note.endswith("both sides use those of the working tree")
     assert "1 skipped" in found.stdout
+
+
+def test_the_gate_says_that_both_sides_use_the_yaml_files_of_the_working_tree(gate, repository):
+    option = repository / "mine" / "impl" / "twice.yaml"
+    option.parent.mkdir(parents=True)
+    option.write_text("# an option\nname: file\npath: k.py:add\nargs: {}\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "three")
+    words = ["--config-dir", "mine", *GRID[:2], "workload.cols=1000", "impl=twice", "device=cpu", *QUICK]
+    note = "gate: twice.yaml: its fields are others in {}; both sides use those of the working tree"
+    for revision, said in (("HEAD", False), ("HEAD~1", True)):
+        found = gate("--against", revision, "--repeat", "0", "--max-slowdown", "900%", overrides=words)
+        assert found.returncode in (0, 3), found.stdout + found.stderr
+        assert (note.format(revision) in found.stdout.splitlines()) is said

@@ -22,7 +22,7 @@ def test_the_fastest_argument_is_found_and_how_to_run_it(command, tmp_path):
     words, options = command(*grid, *FAST, "impl.args.times=1,99")
     place = words.index("runner") + 1
     done = subprocess.run(
-        [*words[:place], "tune", "--processes", "1", *words[place:]],
+        [*words[:place], "tune", *words[place:]],
         capture_output=True, encoding="utf-8", timeout=300, check=False, **options,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -84,7 +84,6 @@ def test_processes_that_confirm_share_the_rounds_of_one_comparison(contest):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["--processes", "0"], "--processes 0: give a whole number, at least 1"),
         ([*GRID], "nothing to tune: give arguments with their values, as in impl.args.BLOCK=512,1024,2048"),
         (
             [*GRID, *ARGS, "impl=triton,cuda"],
