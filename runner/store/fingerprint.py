@@ -2,10 +2,7 @@
 
 A row of an earlier session counts while its case and its fingerprint are the same. Python sources are compared as
 syntax trees, so comments, docstrings and layout do not count; native sources, and the code that measures, which takes
-0.1 s to parse, are compared by their bytes. No source is imported.
-
-What is read from the sources before a case runs is completed by the files that the case then used, as the worker has
-seen: ``runner.device.used_paths``.
+0.1 s to parse, are compared by their bytes. No source is imported. The worker adds the files that the case then uses.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Container, Iterable, Set
+from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -44,13 +45,12 @@ class UsedFiles:
         self._loaded_with: dict[str, set[str]] = {}  # what was used while a module was loaded, by its file
         self._modules: dict[str, str] = {}  # files of modules in the folders, by their names
         self._specs: dict[str, ModuleSpec] = {}  # of those modules, as they were last loaded
-        self._known = 0  # number of loaded modules at the last look at them
         self._parts: dict[str, set[str]] = {}  # what a workload or an implementation has used
         self._part: set[str] = set()
         self._case: tuple[set[str], ...] = ()
         self._workload = ""  # the file of the workload
         self._lookups = Lookups()
-        finders = [module for name, module in sys.modules.items() if name.startswith("__editable__")]  # of setuptools
+        finders = [sys.modules.get(getattr(finder, "__module__", "")) for finder in sys.meta_path]  # also of setuptools
         editable = [os.path.dirname(place) for finder in finders for place in getattr(finder, "MAPPING", {}).values()]
         folders = [os.getcwd(), *filter(_is_of_user, [*sys.path, *editable])]
         self._watch([*LINKED, *(str(repository(folder)) for folder in folders)])
@@ -106,10 +106,7 @@ class UsedFiles:
         for path in {*map(_plain, paths), *(path for folder in builds for path in _of_ninja(folder))} - written:
             if self._counts(path) and (path.endswith("/") or not os.path.isdir(path)) and (now := stamp(path)) != THERE:
                 used[path] = now
-        if not used.keys() <= self._stamps.keys() or len(sys.modules) != self._known:
-            used |= {
-                file: stamp(file) for file in self._look_at_modules() - used.keys()
-            }  # below a link or a hidden folder
+        used |= {file: stamp(file) for file in self._look_at_modules() - used.keys()}  # below a link or a hidden folder
         for file in used.keys() & self._loaded_with.keys():
             if used[file] != self._stamps[file]:  # perhaps the process still has the module as it was
                 used[file] = WRITTEN
@@ -167,12 +164,10 @@ class UsedFiles:
 
     def _look_at_modules(self) -> set[str]:
         """Find the modules that are loaded from the folders. Return the files of those that were not known."""
-        self._known, found = len(sys.modules), set()
-        for name, module in [*sys.modules.items()]:
-            spec = getattr(module, "__dict__", {}).get("__spec__")
-            if not isinstance(spec, ModuleSpec) or not spec.has_location or not spec.origin:
-                continue
-            if spec.origin.startswith(INSTALLED) or self._modules.get(name) == (origin := _plain(spec.origin)):
+        installed, found = installed_modules(), set()
+        for name in [name for name in sys.modules if name not in installed]:
+            origin = _plain(_origin(name))
+            if not origin or origin.startswith(INSTALLED) or self._modules.get(name) == origin:
                 continue
             if origin.startswith(RUNNER) and not origin.startswith((*LINKED,)):
                 continue
@@ -200,6 +195,21 @@ class UsedFiles:
             if not f"{top}/".startswith(self._roots):
                 self._roots += (top if top.endswith("/") else f"{top}/",)
                 self._events.watch(top.rstrip("/"))
+
+
+@cache
+def installed_modules() -> Set[str]:
+    """Return the modules of an installation that are loaded at the first call: that of the zygote, before it forks.
+
+    A worker that looked at each of these thousands would copy the memory of all.
+    """
+    return {name for name in sys.modules if _origin(name).startswith(INSTALLED)}
+
+
+def _origin(name: str) -> str:
+    """Return the file of a loaded module, as its spec has it, or ""."""
+    spec = getattr(sys.modules[name], "__dict__", {}).get("__spec__")
+    return spec.origin or "" if isinstance(spec, ModuleSpec) and spec.has_location else ""
 
 
 def _is_of_user(folder: str) -> bool:
