@@ -267,11 +267,6 @@ def read_records(folder: Path, read: Callable[[dict[str, Any]], None], wanted: C
     return unreadable
 
 
-def check_format(folder: Path) -> None:
-    """Raise BadInput if the journal in ``folder`` cannot be read or the run has another format."""
-    read_records(folder, lambda _: None, lambda line: line.startswith(b'{"record":"session"'))
-
-
 def load(folder: Path) -> Contents:
     """Return the contents of the journal in ``folder``. Raises BadInput as ``read_records`` does."""
     contents = Contents()

@@ -93,7 +93,7 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
 
 def _check_kind(folder: Path) -> None:
     """Raise BadInput if the run in ``folder`` has another format, or was saved by a program."""
-    journal.check_format(folder)
+    journal.read_records(folder, lambda _: None, lambda line: line.startswith(b'{"record":"session"'))
     with contextlib.suppress(OSError, ValueError):  # a damaged plan has its own message
         if read_plan(folder, with_cases=False).launcher.name == BENCH:
             raise BadInput(f"resume={folder}: a program has saved it (runner.bench), so run the program again")
