@@ -134,24 +134,32 @@ def mapped(
     What occurs twice is changed once. Modules are not copied and stay as they are, unless ``copied`` returns another
     one, whose parameters then take the place of theirs, as in an optimizer. Nothing in ``value`` itself is changed.
     """
-    known: dict[int, tuple[Any, Any]] = {}  # by the id of what is kept alive beside it
-
-    def once(part: Any) -> Any:
-        if id(part) not in known:
-            keep(part, _mapped(partial(_changed, change, copied), part, once))
-        return known[id(part)][1]
-
-    def keep(part: Any, made: Any) -> None:
-        known[id(part)] = part, made
-        if isinstance(part, Tensor) and made is not part and (grad := gradient(part)) is not None:
-            made.grad = once(grad)
-
+    copies = _Copies(change, copied)
     for module in [part for _, part in parts(value) if isinstance(part, torch.nn.Module)]:
-        made = once(module)
+        made = copies.once(module)
         for part, same in zip([*module.modules(), *tensors(module)], [*made.modules(), *tensors(made)], strict=True):
-            if id(part) not in known:
-                keep(part, same)
-    return once(value)
+            copies.add(part, same)
+    return copies.once(value)
+
+
+class _Copies:
+    """What ``mapped`` has made. Nothing here refers to itself, so that copies are freed as soon as nobody has them."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor], copied: Callable[[torch.nn.Module], Any]) -> None:
+        self._replace = partial(_changed, change, copied)
+        self._known: dict[int, tuple[Any, Any]] = {}  # by the id of what is kept alive beside it
+
+    def once(self, part: Any) -> Any:
+        if id(part) not in self._known:
+            self.add(part, _mapped(self._replace, part, self.once))
+        return self._known[id(part)][1]
+
+    def add(self, part: Any, made: Any) -> None:
+        if id(part) in self._known:
+            return
+        self._known[id(part)] = part, made
+        if isinstance(part, Tensor) and made is not part and (grad := gradient(part)) is not None:
+            made.grad = self.once(grad)
 
 
 def cloned(value: Any) -> Any:

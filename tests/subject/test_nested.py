@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
+import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -131,3 +133,20 @@ def test_an_object_with_too_many_ways_to_a_leaf_is_a_leaf():
     for _ in range(2000):
         long = SimpleNamespace(next=long)
     assert [*leaves((top, long))] == [("[0]", top), ("[1]", long)]
+
+
+def test_copies_are_freed_as_soon_as_nobody_has_them():
+    def changed(tensor):
+        made.append(weakref.ref(copied := tensor.clone()))
+        return copied
+
+    made = []
+    value = (torch.ones(3).requires_grad_(), {"b": torch.ones(2)}, torch.nn.Linear(2, 2))
+    value[0].grad = torch.ones(3)
+    gc.disable()  # a cycle would keep several copies of the inputs of a large case
+    try:
+        mapped(changed, value, copy.deepcopy)
+        assert len(made) == 3
+        assert [one() for one in made] == [None] * 3
+    finally:
+        gc.enable()
