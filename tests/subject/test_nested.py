@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from runner.subject.gradients import Gradients
 from runner.timing.nested import leaves, mapped, named_tensors, tensors
 
 
@@ -148,5 +149,21 @@ def test_copies_are_freed_as_soon_as_nobody_has_them():
         mapped(changed, value, copy.deepcopy)
         assert len(made) == 3
         assert [one() for one in made] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_call_with_gradients_leaves_no_graph_behind():
+    def doubled(x):
+        made.append(weakref.ref(y := x * 2))
+        return {"y": y}
+
+    made = []
+    call = Gradients(doubled, [torch.ones(3)])
+    gc.disable()  # a graph that is left was made on another stream than the one that a CUDA graph is captured on
+    try:
+        call()
+        call()
+        assert [one() for one in made] == [None, None]
     finally:
         gc.enable()
