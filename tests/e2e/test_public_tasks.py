@@ -37,6 +37,24 @@ class Renamed(ModelNew):
         torch.rand(1)
         super().__init__(width, kernel)
         self.linear = self.layer
+class Prepared(ModelNew):
+    ready = False
+    def forward(self, x):
+        if not self.ready:
+            self.prepare()
+            self.ready = True
+        return torch.addmm(self.layer.bias, x, self.weight()).clamp(min=0) * self.kernel[0]
+class InPlace(Prepared):
+    def prepare(self): self.layer.weight.data.copy_(self.layer.weight.data.t().clone())
+    def weight(self): return self.layer.weight
+class Buffer(Prepared):
+    def prepare(self): self.register_buffer("packed", self.layer.weight.detach().t().contiguous())
+    def weight(self): return self.packed
+class Drifting(ModelNew):
+    def forward(self, x):
+        y = super().forward(x)
+        self.layer.weight.data.mul_(1.01)
+        return y
 """
 IMPORTING = """import torch
 from torch import nn
@@ -72,6 +90,12 @@ def test_a_task_of_kernelbench_beside_a_class_in_a_file(run, here, monkeypatch):
     last = read_rows(result.folder)[1].case
     again = run(*shlex.split(command(last))[3:])
     assert [row.case for row in read_rows(again.folder)] == [last]
+
+
+def test_a_class_may_prepare_its_weights_once_and_not_change_them_at_each_call(run, here):
+    paths = ",".join(f"new.py:{name}" for name in ("InPlace", "Buffer", "Drifting"))
+    result = run("workload=kernelbench", "workload.path=relu.py", "impl=file", f"impl.path={paths}", *QUICK, "-m")
+    assert [status for _, status in outcomes(result)] == ["ok", "ok", "wrong"], result.out + result.err
 
 
 def test_a_folder_is_one_run_and_a_bad_task_costs_its_own_row(run, here):
