@@ -185,14 +185,10 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
 
 def _runner_of_path(run: str) -> None:
     """Keep the modules of the runner, but for ``run``, if ``sys.path`` leads to their files; else forget them."""
-    ours = sys.modules.pop(TOPS[1], None)
+    ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in TOPS}
     spec = find_spec(TOPS[1])
-    if ours and spec and spec.origin == ours.__file__:
-        sys.modules[TOPS[1]] = ours
-        sys.modules.pop(run, None)
-        return
-    for name in [name for name in sys.modules if name.partition(".")[0] in TOPS]:
-        del sys.modules[name]
+    if ours and spec and spec.origin == ours[TOPS[1]].__file__:
+        sys.modules.update({name: module for name, module in ours.items() if name != run})
 
 
 def _main(run: str) -> int:

@@ -236,7 +236,7 @@ def test_the_conclusion_says_what_is_unclear_and_why(run, made):
     ]
     unclear = conclude(run(rows)).unclear
     assert any("gelu near" in one and "the interval of their ratio includes both" in one for one in unclear)
-    assert any("gelu odd" in one and "so a factor up to 2, or one that" in one for one in unclear)
+    assert any("gelu odd" in one and "only a factor above 2, and above what" in one for one in unclear)
 
 
 COMMANDS = [
