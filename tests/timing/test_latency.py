@@ -103,6 +103,34 @@ def test_the_first_calls_do_not_count(gpu):
     assert columns["latency_pct"] == pytest.approx(0.0, abs=1e-6)
 
 
+class Sleepers:
+    """Two ranks of one clock that sleep until both have come; a host that has slept takes 9 us more for a call."""
+
+    count = 2
+
+    def __init__(self, machine):
+        self.machine, self.now = machine, lambda: machine.clock.now
+        self.meet = lambda: None
+
+    def slowest(self, values):
+        self.machine.host_us = 14.0
+        return list(values)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_the_hosts_of_ranks_that_have_slept_are_warm_again(gpu, monkeypatch, resets):
+    machine = gpu(5.0, 2.0)
+    monkeypatch.setattr(latency.ranks, "current", Sleepers(machine))
+
+    def run():
+        machine.run()
+        machine.host_us = 5.0
+
+    columns = latency_columns(Call(run, machine.reset if resets else None), MAX_S)
+    assert columns["latency_us"] == pytest.approx(7.0)
+    assert columns["pipelined_us"] == pytest.approx(5.02)
+
+
 def test_noise_widens_the_interval(gpu):
     machine = gpu(10.0, 5.0)
 
