@@ -28,9 +28,8 @@ class Inputs:
         self._args = args
         self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
         self._modes: list[tuple[torch.nn.Module, bool]] = []  # modules, each with its training mode
-        self._leaves: list[
-            tuple[Tensor, Tensor | None, bool]
-        ] = []  # of autograd, with ``.grad`` and ``.requires_grad``
+        # Leaves of autograd, each with its ``.grad`` and ``.requires_grad``.
+        self._leaves: list[tuple[Tensor, Tensor | None, bool]] = []
         self._before: list[tuple[Tensor, Tensor]] | None = None  # changes are not noticed
 
     @property

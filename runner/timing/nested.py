@@ -78,9 +78,8 @@ def holders(value: object) -> list[Any]:
     """Return the mappings and lists in which ``value``, or a module within it, holds something by reference."""
     found: list[Any] = []
     for module in modules(value):
-        found += [
-            held for held in (module._parameters, module._buffers) if isinstance(held, dict)
-        ]  # not of TorchScript
+        # Those of TorchScript are no dicts.
+        found += [held for held in (module._parameters, module._buffers) if isinstance(held, dict)]
     for _, part in parts(value):
         if isinstance(part, dict | list):
             found.append(part)
