@@ -50,11 +50,10 @@ def main(argv: Sequence[str]) -> int:
     memory = gpu or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     out, found = console(), _rows(paths, "cuda" if gpu else "cpu", memory)
     rows = [*track(found, "tasks", len(paths), console=out, transient=True, disable=not out.is_terminal)]
-    reasons = {task: reason for task, *_, reason in rows if reason}
-    notes = [f"{task} cannot run here: {reason}" for task, reason in reasons.items()]
+    notes = [f"{task} cannot run here: {reason}" for task, *_, reason in rows if reason]
     table = Table("", COLUMNS, [("", [row[:-1] for row in rows])], notes, LEFT, drop=DROP, rule=False)
     print(text_of(table, out.width), end="")
-    print(f"{len(rows)} tasks: {len(rows) - len(reasons)} can run here, {len(reasons)} cannot")
+    print(f"{len(rows)} tasks: {len(rows) - len(notes)} can run here, {len(notes)} cannot")
     return 0
 
 
