@@ -118,7 +118,7 @@ def device_code(source: Path, kernel: str, folders: Sequence[Path] = ()) -> str:
     reached = _reached(set(WORD.findall(kernel)), pieces, macros)
     if unset := sorted(reached.intersection(FILLED.findall(text))):
         what = f"{source.name}: {name} reads {unset[0]}, which the host code fills by cudaMemcpyToSymbol"
-        raise BuildFailed(f"{what} and is left out here; give it to the kernel as a pointer")
+        raise BuildFailed(f"{what}; host code is left out here, so give {unset[0]} to the kernel as a pointer")
     shown = list(text)
     for piece in pieces:
         if not piece.is_device or not (piece.always or piece.names & reached):

@@ -197,7 +197,7 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
 
 @contextmanager
 def _own_path(added: list[str]) -> Iterator[None]:
-    """Let the folders that a file has ``added`` be on Python's path while it imports; note there what it adds now."""
+    """Put the folders ``added`` by a file on Python's path while it imports, and append those that it adds now."""
     global _added
     if _added is not None:  # a file that is being loaded imports this one
         yield

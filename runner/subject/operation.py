@@ -324,8 +324,8 @@ class FileCheck:
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Call the function with the inputs, as they were before a call, and ``outputs``.
 
-        What it asserts in vain is wrong, and so are outputs for which it raises, unless it also raises for those of the
-        reference. Raises TypeError if it returns neither None nor text, such as a bool, which may mean right or wrong.
+        A failed assertion means wrong. So does another exception, unless the outputs of the reference raise one too.
+        Raises TypeError if the function returns neither None nor text: a bool may mean right or wrong.
         """
         from ..timing import ranks
         from ..timing.correctness import CheckResult

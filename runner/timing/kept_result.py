@@ -61,8 +61,9 @@ def kept_result(call: Call) -> str:
 def _kept_of_one(call: Call, inputs: Sequence[Tensor], originals: Sequence[Tensor], before: Sequence[Tensor]) -> str:
     """Return of which input ``call`` keeps what it computed; "" if of none.
 
-    The outputs do not change if this input alone changes, parameters last, and are wrong then; but they change in other
-    memory, or are right for new values of all inputs. An input that is not read, as a known mask, is not reported.
+    Each input alone gets other values, parameters last. It is reported if the outputs stay the same and are wrong,
+    although they change if the input moves in memory, or are right if all inputs get other values. So an input that the
+    call never reads, such as a mask that it knows, is not reported.
     """
     began = time.perf_counter()
     alone = sorted(zip(inputs, originals, strict=True), key=lambda pair: isinstance(pair[0], torch.nn.Parameter))

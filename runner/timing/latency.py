@@ -35,7 +35,7 @@ def latency_columns(call: Call, max_s: float) -> dict[str, Scalar]:
     loop_s = min(LOOP_S, LOOP_SHARE * max_s)
 
     def restore() -> None:
-        if ranks.current.count > 1:  # they have slept until all had come, and a host that has slept is slow at first
+        if ranks.current.count > 1:  # they slept while they waited for each other, and the next call is slower
             call.run()
             synchronize()
         if call.reset is not None:

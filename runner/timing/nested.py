@@ -142,7 +142,7 @@ def mapped(
 
 
 class _Copies:
-    """What ``mapped`` has made. Nothing here refers to itself, so that copies are freed as soon as nobody has them."""
+    """The copies of ``mapped``, each made once. No cycle holds them, so they are freed without garbage collection."""
 
     def __init__(self, change: Callable[[Tensor], Tensor], copied: Callable[[torch.nn.Module], Any]) -> None:
         self._replace = partial(_changed, change, copied)
