@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -25,38 +25,54 @@ class PartTimer:
         self._call, self._parts, self._gpu, self._run = call, parts, gpu, call.run
         self._marks: list[tuple[str, Any]] = []  # begins of parts by their names, and the end of each step by ""
         self._events: list[torch.cuda.Event] = []  # made once: to make one takes longer than to record it
+        self._stream: torch.cuda.Stream | None = None
         if call.captured:
             with watched(self._part):
                 self._run = captured(call.run, call.run)[0].replay
 
-    def sample(self) -> dict[str, float]:
+    def figures(self, calls: int) -> dict[str, float]:
         """Return us of each part in a mean step, those of a step of a call without events, and the share of both.
 
-        Without parts in the call, the result is empty.
+        Calls with and without events take turns, after a first one of each; the median of ``calls`` counts. Without
+        parts in the call, the result is empty.
         """
-        whole_us = self._us(self._call.run)
+        whole: list[float] = []
+        divided: list[dict[str, float]] = []
+        for _ in range(1 + calls):
+            whole.append(self._us(self._call.run))
+            divided.append(self._divided())
+        if not divided[0]:
+            return {}
+        parts = sorted(divided[1:], key=lambda times: sum(times.values()))[calls // 2]
+        step_us = sorted(whole[1:])[calls // 2] / sum(not name for name, _ in self._marks)
+        return {**parts, "step_us": step_us, "parts_pct": 100 * sum(parts.values()) / step_us}
+
+    def _divided(self) -> dict[str, float]:
+        """Return us of each part in a mean step of a call with events."""
         if not self._call.captured:
             self._marks.clear()
         with nullcontext() if self._call.captured else watched(self._part):
             self._us(self._run)
         times = {f"{name}_us": 0.0 for name, _ in self._marks if name}
-        steps = len(self._marks) - sum(bool(name) for name, _ in self._marks)
+        steps = sum(not name for name, _ in self._marks)
         for (name, begin), (_, end) in pairwise(self._marks):
             if name:
                 times[f"{name}_us"] += (1e3 * begin.elapsed_time(end) if self._gpu else 1e6 * (end - begin)) / steps
-        return times and {
-            **times,
-            "step_us": whole_us / steps,
-            "parts_pct": 100 * sum(times.values()) * steps / whole_us,
-        }
+        return times
 
-    @contextmanager
-    def _part(self, name: str) -> Iterator[None]:
+    def _part(self, name: str) -> AbstractContextManager[object]:
+        if name.startswith("step_"):
+            return self._step()
         if name in self._parts:
             self._mark(name)
+        return nullcontext()
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        if self._gpu:  # once a step: to ask for the stream takes longer than to record an event
+            self._stream = torch.cuda.current_stream()
         yield
-        if name.startswith("step_"):
-            self._mark("")
+        self._mark("")
 
     def _mark(self, name: str) -> None:
         if not self._gpu:
@@ -66,7 +82,7 @@ class PartTimer:
             external = {"external": True} if self._call.captured else {}  # older versions of torch lack the word
             self._events.append(torch.cuda.Event(enable_timing=True, **external))
         event = self._events[len(self._marks)]
-        event.record()
+        event.record(self._stream)
         self._marks.append((name, event))
 
     def _us(self, run: Callable[[], object]) -> float:

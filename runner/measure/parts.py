@@ -28,11 +28,10 @@ class Parts:
     calls: Annotated[int, "at least 1"]
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
-        """Return figures of the median call, after a first one. Raises CannotMeasure if a call has no parts."""
+        """Return the figures of ``PartTimer``. Raises CannotMeasure if a call has no parts."""
         from ..models.parts import PartTimer
 
-        timer = PartTimer(call, (*PHASES,), gpu=context.device == "cuda")
-        samples = [timer.sample() for _ in range(1 + self.calls)][1:]
-        if not samples[0]:
+        figures = PartTimer(call, (*PHASES,), gpu=context.device == "cuda").figures(self.calls)
+        if not figures:
             raise CannotMeasure("this call has no parts: take a workload that trains, with a backward")
-        return {**sorted(samples, key=lambda sample: sample["step_us"])[len(samples) // 2]}
+        return {**figures}
