@@ -108,11 +108,11 @@ def same_bits(first: Tensor, second: Tensor) -> bool:
 
 def _bits(tensor: Tensor, start: int) -> Tensor:
     """Return up to ``CHUNK`` elements from ``start`` on as bytes."""
-    flat = _part(tensor, start).resolve_conj().resolve_neg().contiguous()
+    flat = part(tensor, start).resolve_conj().resolve_neg().contiguous()
     return flat.as_strided(flat.shape, [1]).view(torch.uint8)  # one element, or none, may have kept another stride
 
 
-def _part(tensor: Tensor, start: int) -> Tensor:
+def part(tensor: Tensor, start: int) -> Tensor:
     """Return up to ``CHUNK`` elements from ``start`` on, in one dimension."""
     return tensor.detach().reshape(-1)[start : start + CHUNK]
 
@@ -153,8 +153,8 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
     result, wrong, worst, place, count = CheckResult(), 0, -1.0, 0, prod(output.shape)
     along = squares = walk = 0.0
     for start in range(0, count, CHUNK):
-        y, r = _part(output, start).double(), _part(reference.value, start)
-        atol = _part(reference.atol, start) if isinstance(reference.atol, Tensor) else reference.atol
+        y, r = part(output, start).double(), part(reference.value, start)
+        atol = part(reference.atol, start) if isinstance(reference.atol, Tensor) else reference.atol
         size, same = r.abs(), (y == r) | (y.isnan() & r.isnan())
         error = (y - r).abs().nan_to_num(inf, inf).masked_fill(same, 0.0)  # a NaN is as wrong as can be
         allowed = atol + size.where(r.isfinite(), 0.0) * reference.rtol
@@ -165,7 +165,7 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
         wrong += int((ratio > 1).sum())
         walk += (ratio * ratio).sum().item() if reference.rms < inf else 0.0
         if reference.common < inf:
-            of = r if reference.along is None else _part(reference.along, start).double()
+            of = r if reference.along is None else part(reference.along, start).double()
             along += ((y - r.to(output.dtype).double()) * of).sum().item()
             squares += (of * of).sum().item()
         relative = (error / size).where(size > atol, 0.0).nan_to_num(inf, inf)
@@ -181,7 +181,7 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
         result.reason = f"the largest error is {largest:.6g}, which is above {reference.cap:.6g}"
     elif over or not passes:
         index = element_index(place, output.shape)
-        got, want = (_part(tensor, place)[0].item() for tensor in (output, reference.value))
+        got, want = (part(tensor, place)[0].item() for tensor in (output, reference.value))
         result.reason = f"{wrong} of {count} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
     elif abs(factor) > reference.common:
         shares = f"{100 * factor:+.2g} % off in common, and {100 * reference.common:.2g} % are allowed"
