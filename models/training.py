@@ -100,7 +100,7 @@ def backward_only(function: Callable[..., Tensor], *tensors: Tensor) -> Call:
         wanted, y = forwards[stream]
         return torch.autograd.grad(y, wanted, tensors[-1], retain_graph=True, allow_unused=True)
 
-    return Call(run=run)
+    return Call(run=run, keeps_forward=True)
 
 
 def _differentiated(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -56,16 +56,15 @@ def settings() -> dict[str, Setting]:
         ),
         "the working folder": (os.getcwd, os.chdir),
         "the timer ITIMER_REAL": (lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, lambda _: signal.alarm(0)),
-        **{f"the handler of {number.name}": _handler(number) for number in signal.Signals},
+        **{
+            f"the handler of {number.name}": (partial(signal.getsignal, number), partial(signal.signal, number))
+            for number in signal.Signals
+        },
     }
 
 
 def _attributes(path: str, owner: object, *names: str) -> dict[str, Setting]:
     return {f"{path}.{name}": (partial(getattr, owner, name), partial(setattr, owner, name)) for name in names}
-
-
-def _handler(number: int) -> Setting:
-    return partial(signal.getsignal, number), partial(signal.signal, number)
 
 
 def _autocast(device: str) -> Setting:

@@ -211,11 +211,6 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
     return {name: record(getattr(plan, name)) for name in SETTINGS}
 
 
-def has_equal_settings(plan: Plan, other: Plan) -> bool:
-    """Return whether two plans differ at most in their cases."""
-    return plan_settings(plan) == plan_settings(other)
-
-
 def read_plan(folder: Path, *, with_cases: bool = True) -> Plan:
     """Return the plan in ``plan.jsonl``, without its cases if these are not needed. Raises OSError, ValueError."""
     with open(folder / PLAN, "rb", opener=no_link) as file:

@@ -230,7 +230,7 @@ class Session:
         self._journal.begin()
         try:
             earlier = run_folder.read_plan(folder, with_cases=not plan.whole)
-            complete = run_folder.has_equal_settings(plan, earlier)
+            complete = run_folder.plan_settings(plan) == run_folder.plan_settings(earlier)
         except (OSError, ValueError):  # a damaged file
             earlier, complete = replace(plan, cases=()), False
         self._planned = {case.key: case for case in (*earlier.cases, *plan.cases)}

@@ -200,7 +200,9 @@ def flops(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     try:
         with torch.device("meta"):
             args, kwargs = nested.mapped(
-                _on_meta, (tuple(args), dict(kwargs)), lambda module: copy.deepcopy(module).to("meta")
+                lambda x: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).requires_grad_(x.requires_grad),
+                (tuple(args), dict(kwargs)),
+                lambda module: copy.deepcopy(module).to("meta"),
             )
             return _counted(function, args, kwargs, pass_)
     except Exception:  # a value that is read, an operation without a meta kernel: any function of the user's may raise
@@ -221,8 +223,3 @@ def _counted(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
         # The counter's hooks on modules do not allow autograd.grad.
         torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs], inputs=leaves)
         return int(counter.get_total_flops()) - (forward if pass_ == "bwd" else 0)
-
-
-def _on_meta(tensor: Tensor) -> Tensor:
-    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    return meta.requires_grad_(tensor.requires_grad)

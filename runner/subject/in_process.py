@@ -198,7 +198,8 @@ class _Session:
         wrong = ""
         with interpreting() as interpreters:
             try:
-                call, columns = first_calls(call, inputs, self._kind, peak=False)
+                judged = self._expected is not None
+                call, columns = first_calls(call, inputs, self._kind, peak=False, judged=judged)
             except Unsupported as error:
                 if self._options.grad:
                     raise ValueError(f"grad=True: {error}") from None

@@ -91,7 +91,8 @@ class Floats:
             if self._draws < FULL:
                 self._pool(variance)
             error, square = self._error_of(self._own, rows), value.square()
-            self._allow_for_cuts(variance, columns, cut[rows])
+            shared = _finite(_mean_of_others(variance, cut[rows], 1).clamp(max=columns))
+            variance = variance.clamp(min=shared * UNSEEN).where(cut[rows], variance)
             self._limit(rows, variance, value.abs(), error.abs())
             squared.add(rows, square)
             fourth.add(rows, square.square())
@@ -102,11 +103,6 @@ class Floats:
         sums = [each.blocks() for each in (squared, fourth, size, own)]
         for name, block in self._scales.items():
             self._scales[name] = self._scale_limit(block / self._draws, *(blocks[name] for blocks in sums))
-
-    def _allow_for_cuts(self, variance: Tensor, columns: Tensor, cut: Tensor) -> None:
-        """Give elements of some rows that may be ``cut`` off a share of the variance of their row and column."""
-        shared = _finite(_mean_of_others(variance, cut, 1).clamp(max=columns))
-        variance.copy_(variance.clamp(min=shared * UNSEEN).where(cut, variance))
 
     def _limit(self, rows: slice, variance: Tensor, size: Tensor, own: Tensor) -> None:
         """Set what each element of some rows may differ by, and the standard deviation that is to be expected."""
@@ -177,7 +173,9 @@ class Floats:
         if self._spare:
             result.err_over_tol = largest[-1].item() if largest.numel() > self._spare else 0.0
         if wrong > self._spare:
-            result.reason = self._worst_element(output, where, wrong)
+            got, want = (_matrix(tensor).reshape(-1)[where].item() for tensor in (output, self._exact))
+            index, of = element_index(where, self.shape), output.numel()
+            result.reason = f"{wrong} of {of} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
         self._of_all(result, sqrt(walk / output.numel()) / (RMS * factor), "the rms of all errors is {:.3g} times")
         self._of_scale(result, scales.blocks(), factor)
         for name in ("max_abs_err", "max_rel_err", "err_over_tol"):
@@ -196,11 +194,6 @@ class Floats:
         same = (y == value) | (y.isnan() & (value.isnan() | own.isnan()))
         same |= y.isinf() & ((y == own) | (overflows & (y.sign() == value.sign())))
         return error.masked_fill(same, 0.0).nan_to_num(HUGE, HUGE, -HUGE).clamp(-HUGE, HUGE)
-
-    def _worst_element(self, output: Tensor, where: int, wrong: int) -> str:
-        index = element_index(where, self.shape)
-        got, want = (_matrix(tensor).reshape(-1)[where].item() for tensor in (output, self._exact))
-        return f"{wrong} of {output.numel()} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
 
     def _of_all(self, result: CheckResult, ratio: float, text: str) -> None:
         result.err_over_tol = max(result.err_over_tol, ratio)
@@ -230,9 +223,6 @@ class Integers:
         """Count one more draw."""
         if not any(draw.equal(known) for known in self._known):
             self._known.append(draw.detach())
-
-    def close(self) -> None:
-        """Do nothing: what the draws have are the limits."""
 
     @unpatched()
     def probe(self, draw: Tensor) -> None:

@@ -19,6 +19,7 @@ from ..timing import nested, ranks
 from ..timing.arguments import Inputs
 from ..timing.call import Call, in_turn
 from ..timing.correctness import CheckResult, Outputs, repeats
+from ..timing.kept_result import forgiven, is_right_for_other_values, other_values
 from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
 from ..timing.unwritten import fill_cached, filled
@@ -26,17 +27,23 @@ from .operation import FileCheck
 from .recompiles import compilations, recompiles
 
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
+KEEPS = "; it is right for other values, which the inputs had at its first call: compute from the inputs at each call"
 FURTHER_CALLS = {"cpu": 0, "cuda": 2}  # torch.compile with CUDA graphs warms up and records before it replays
 
 
-def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple[Call, dict[str, Scalar]]:
-    """Call until everything is compiled, on "cpu" or "cuda".
+def first_calls(
+    call: Call, inputs: Inputs, device: str, *, peak: bool, judged: bool = True
+) -> tuple[Call, dict[str, Scalar]]:
+    """Call until everything is compiled, on "cpu" or "cuda": first for other values of the inputs, if it is judged.
+
+    A call that prepares a part of its inputs once, such as a weight that it lays out anew, is then wrong.
 
     Args:
         call: it may change its inputs.
         inputs: with copies, so that changes are noticed; the copies of unchanged tensors are freed.
-        device: "cpu" or "cuda".
+        device: where it runs.
         peak: measure the peak memory on a GPU, which resets torch's own record of it.
+        judged: the outputs are going to be checked.
 
     Returns:
         The call with its inputs, and with a reset if it changes them; and the columns ``first_call_s``,
@@ -45,20 +52,16 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
     """
     columns: dict[str, Scalar] = {}
     compiled = compilations()
-    synchronize(device)
-    started = time.perf_counter()
+    if judged and inputs.numbers and call.reads_inputs and not call.keeps_forward:
+        with forgiven(), other_values(call, inputs):
+            columns = _first_call(call, device, peak=peak)
     try:
-        if peak and device == "cuda":
-            columns["first_call_peak_bytes"] = peak_bytes(call.run, device)
-        else:
-            call.run()
-            synchronize(device)
+        columns = _first_call(call, device, peak=peak and not columns) | columns
     except BaseException:
         with suppress(Exception):  # the GPU may have failed for good
             inputs.note_changes()
             inputs.restore()
         raise
-    columns["first_call_s"] = time.perf_counter() - started
     inputs.note_changes()
     inputs.restore()
     columns["mutates_inputs"] = changed = ranks.current.any(inputs.changed or inputs.replaces)
@@ -70,6 +73,16 @@ def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple
     synchronize(device)
     columns |= recompiles(call, compiled)
     return replace(call, inputs=inputs.movable if call.reads_inputs else ()), columns
+
+
+def _first_call(call: Call, device: str, *, peak: bool) -> dict[str, Scalar]:
+    synchronize(device)
+    started = time.perf_counter()
+    columns = {"first_call_peak_bytes": peak_bytes(call.run, device)} if peak and device == "cuda" else {}
+    if not columns:
+        call.run()
+        synchronize(device)
+    return {**columns, "first_call_s": time.perf_counter() - started}
 
 
 def checked(
@@ -89,13 +102,17 @@ def checked(
     if not ranks.current.any(not result.compared):
         columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))
     call.restore()
-    if not reason and ranks.current.any(tensors(outputs)):
+    if ranks.current.any(tensors(outputs)):
         judge = partial(judged, like(outputs), returned_paths(outputs))
-        call = replace(
+        right = replace(
             call,
             judge=lambda outputs: _checked_twice(lambda: judge(expected, outputs)).reason,
             judge_anew=lambda outputs: judge(expected_now(), outputs).reason,
         )
+        if not reason:
+            call = right
+        elif inputs.numbers and ranks.current.any(expected.check_tensors(returned_tensors(outputs)).reason):
+            reason += KEEPS if is_right_for_other_values(right, inputs.numbers) else ""
     return call, columns, reason
 
 

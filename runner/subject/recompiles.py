@@ -33,7 +33,9 @@ def recompiles(call: Call, before: Sequence[Any]) -> Mapping[str, Scalar]:
         return {}
     columns: dict[str, Scalar] = {}
     new = found[found.index(before[-1]) + 1 :] if before and before[-1] in found else found
-    again = [each for each in new if not getattr(each, "fail_type", None) and _is_again(each)]
+    compiled = [each for each in new if not getattr(each, "fail_type", None)]
+    # The second part of an id such as ``0/1`` counts how often code was compiled again.
+    again = [each for each in compiled if str(each.compile_id).rpartition("/")[2].partition("_")[0] not in ("", "0")]
     if new:
         columns["recompiles"] = len(again)
     if again and (reason := getattr(again[-1], "recompile_reason", None)):  # since torch 2.7
@@ -44,11 +46,6 @@ def recompiles(call: Call, before: Sequence[Any]) -> Mapping[str, Scalar]:
             "compiled versions; give torch.compile(dynamic=True), or raise torch._dynamo.config.recompile_limit"
         )
     return columns
-
-
-def _is_again(metrics: Any) -> bool:
-    """Return whether code was compiled again: the second part of an id such as ``0/1`` counts that."""
-    return str(metrics.compile_id).rpartition("/")[2].partition("_")[0] not in ("", "0")
 
 
 def _versions(code: CodeType) -> list[Any]:

@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -338,7 +338,10 @@ class Judge:
         mode = Rounding(self._kind, kinds, noise, **options)
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
         math = sdpa_kernel(SDPBackend.MATH)  # of operators that the mode knows
-        with _not_compiled(), in_float64, mode, NominalTypes(mode), math:
+        # What torch.compile has wrapped runs eagerly: else it compiles the modes too, in a minute and with warnings.
+        compiles = "torch._dynamo" in sys.modules
+        eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+        with eager, in_float64, mode, NominalTypes(mode), math:
             outputs = self._run(*values)
         return self._collected(outputs, values), mode
 
@@ -436,7 +439,7 @@ class Judge:
                 limit, value = output.limit, _tensor(drawn[path])
                 assert not isinstance(limit, Given)
                 assert isinstance(value, Tensor)
-                if number == self.draws:
+                if number == self.draws and isinstance(limit, Floats):
                     limit.close()
                 value = _real(value).to(output.own.dtype if isinstance(limit, Integers) else torch.float64)
                 (limit.add if number < self.draws else limit.probe)(value)
@@ -564,11 +567,6 @@ class Judge:
         pairs = [(_tensor(outputs.get(path)), output.own) for path, output in self._outputs.items()]
         same = all(isinstance(one, Tensor) and _same(_real(one).to(own.dtype), own) for one, own in pairs)
         return None if same else outputs
-
-
-def _not_compiled() -> AbstractContextManager[object]:
-    """Let what torch.compile has wrapped run eagerly: else it compiles the modes too, in a minute and with warnings."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 # --- values ---

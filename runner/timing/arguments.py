@@ -27,9 +27,7 @@ class Inputs:
         self.replaces = False  # whether calls put other values into dicts, lists or modules
         self._args = args
         self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
-        self._modes: list[tuple[torch.nn.Module, bool]] = []  # modules, each with its training mode
-        # Leaves of autograd, each with its ``.grad`` and ``.requires_grad``.
-        self._leaves: list[tuple[Tensor, Tensor | None, bool]] = []
+        self._attributes: list[tuple[Any, str, Any]] = []  # of modules and of leaves of autograd
         self._before: list[tuple[Tensor, Tensor]] | None = None  # changes are not noticed
 
     @property
@@ -43,14 +41,22 @@ class Inputs:
             if not tensor.is_inference() and tensor.is_leaf and storages[tensor.untyped_storage().data_ptr()] == 1
         )
 
+    @property
+    def numbers(self) -> list[Tensor]:
+        """Tensors whose numbers a first call may find changed: of modules none, and no expanded ones."""
+        weights = set(map(id, nested.tensors(nested.modules(self._args))))
+        found = [x for x in self.tensors if is_watched(x) and has_numbers(x) and 0 not in x.stride()]
+        return [x for x in found if id(x) not in weights] if self._before is not None else []
+
     def copy(self, without: Collection[int] = ()) -> None:
         """Copy the tensors, but for those of some ids, so that changes are noticed. Raises torch.OutOfMemoryError."""
         watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
         held = nested.holders(self._args)  # of classes whose own ``copy`` and ``update`` may refuse
         self._held = [(holder, list(holder) if isinstance(holder, list) else dict(holder)) for holder in held]
-        self._modes = [(module, module.training) for module in nested.modules(self._args)]
         leaves = [tensor for tensor in self.tensors if tensor.is_leaf and not tensor._is_view()]  # views stay attached
-        self._leaves = [(leaf, leaf.grad, leaf.requires_grad) for leaf in leaves]
+        names: list[tuple[Any, str]] = [(leaf, name) for leaf in leaves for name in ("requires_grad", "grad")]
+        names += [(module, "training") for module in nested.modules(self._args)]
+        self._attributes = [(owner, name, getattr(owner, name)) for owner, name in names]
         self._before = [(tensor, tensor.detach().clone()) for tensor in watched]
 
     @property
@@ -63,10 +69,7 @@ class Inputs:
     def note_changes(self) -> None:
         """Find the tensors that a call has changed or replaced, and free the copies of the others."""
         self.replaces |= any(_differ(holder, was) for holder, was in self._held)
-        self.replaces |= any(module.training != was for module, was in self._modes)
-        self.replaces |= any(
-            not x.is_leaf or x.grad is not grad or x.requires_grad != was for x, grad, was in self._leaves
-        )
+        self.replaces |= any(getattr(owner, name) is not was for owner, name, was in self._attributes)
         changed = {id(tensor) for tensor, _ in self.changed}
         new = [pair for pair in self._before or () if id(pair[0]) not in changed]
         self.changed += [(now, was) for now, was in new if not same_bits(now, was)]
@@ -80,15 +83,20 @@ class Inputs:
                 holder[key] = value
             if isinstance(was, list):
                 holder.extend(was)
-        for module, mode in self._modes if self.replaces else ():
-            module.training = mode
-        for leaf, grad, needs in self._leaves if self.replaces else ():
-            leaf.detach_()  # it has a history if a call wrote into it what requires a gradient
-            leaf.grad, leaf.requires_grad = grad, needs
+        for owner, name, was in self._attributes if self.replaces else ():
+            if name == "requires_grad":
+                owner.detach_()  # it has a history if a call wrote into it what requires a gradient
+            setattr(owner, name, was)
         if self.changed:
-            with torch.no_grad():
-                now, was = zip(*self.changed, strict=True)
-                torch._foreach_copy_(now, was)
+            now, was = zip(*self.changed, strict=True)
+            torch._foreach_copy_([tensor.data for tensor in now], was)  # no version of a tensor tells of it
+
+    def undo(self) -> None:
+        """Undo the changes since ``copy``, in place, and forget them."""
+        before = self._before
+        self.note_changes()
+        self.restore()
+        self.changed, self.replaces, self._before = [], False, before
 
 
 def _differ(holder: Any, was: Any) -> bool:
@@ -100,6 +108,11 @@ def _differ(holder: Any, was: Any) -> bool:
 def is_watched(tensor: Tensor) -> bool:
     """Return whether changes of ``tensor`` are noticed."""
     return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Return whether ``tensor`` has floating-point or complex numbers, which may be others than they are."""
+    return tensor.numel() > 0 and (tensor.is_floating_point() or (tensor.is_complex() and not tensor.is_conj()))
 
 
 def device_of(functions: Sequence[Callable[..., Any]], args: Sequence[Any]) -> torch.device:

@@ -63,6 +63,7 @@ class Call:
     judge_anew: Callable[[Sequence[object]], str] | None = None  # the same for the values that the inputs hold now
     arguments: Any = ()  # that calls share and may change, if they are more than a list of tensors
     reads_inputs: bool = True  # at each call; a backward alone starts from a forward that has read them
+    keeps_forward: bool = False  # what the first call has read, as a backward alone does
     columns: Mapping[str, Scalar] = field(default_factory=dict)  # of its row, known before the first ``run``
     captured: bool = False  # ``run`` replays a CUDA graph, and while another one is captured, adds its kernels to that
     inputs: tuple[Tensor, ...] = ()  # tensors that ``run`` reads and that may be moved in memory while it is timed

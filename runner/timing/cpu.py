@@ -257,7 +257,8 @@ def _assignment() -> dict[int, int]:
         return {}
     rank, count = ranks.current.rank, ranks.current.count  # each has its part; the threads of gloo go where they like
     part = allowed[len(allowed) * rank // count : len(allowed) * (rank + 1) // count]
-    return choose_cores(current, {cpu: _core(cpu) for cpu in part})
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"  # a core is named by its hardware threads
+    return choose_cores(current, {cpu: text_in(topology.format(cpu)).strip() or str(cpu) for cpu in part})
 
 
 def choose_cores(current: dict[int, int], cores: dict[int, str]) -> dict[int, int]:
@@ -284,11 +285,6 @@ def choose_cores(current: dict[int, int], cores: dict[int, str]) -> dict[int, in
     for thread in [thread for thread in current if thread not in chosen]:
         chosen[thread] = min(cores.keys() - chosen.values(), key=lambda cpu: (threads_on_core(cpu), cpu))
     return chosen
-
-
-def _core(cpu: int) -> str:
-    """Return a name of the core of ``cpu``: its hardware threads, or the CPU itself if that is unknown."""
-    return text_in(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu)
 
 
 def openmp_threads() -> dict[int, int]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from ..records.replaced import replaced
-from . import clock as time
 from . import ranks
+from .arguments import Inputs, has_numbers
 from .call import Call
 from .correctness import same_bits
 from .nested import returned_tensors
 
 RARE = 1024  # one of so many elements changes when few of them do
-ALONE = 8  # so many inputs are also changed alone
-ALONE_S = 0.5  # but none after so many seconds: a call may take long on a CPU
+ALONE = 4  # so many inputs are also changed alone, since a call may take long on a CPU
 UNCHANGED = "the outputs did not change with the inputs"
 AGAIN = "the outputs of an earlier call were returned again, although they had been overwritten"
 
@@ -28,85 +25,91 @@ def kept_result(call: Call) -> str:
     """Return how ``call`` was seen to return a kept result; "" if it computes the result each time.
 
     Three calls test this: one after the previous outputs were overwritten, one with all floating-point inputs halved
-    and reversed, and one with a few random elements halved. The values change in the same memory, so the test finds
-    results that are kept by identity, address, version or a few elements of the inputs. Further calls change one input
-    each, for what is kept of a part of the inputs, or for the values of a part. A kept result is reported only if it is
-    wrong for the changed inputs: a mask does not depend on them. Integers do not change, since they may be indices.
-    Inputs and outputs are restored. A call that lacks memory, or fails for the other values, is not reported.
+    and reversed, and one with a few random elements halved. Further calls change one input each, for what is kept for
+    the values of others. A kept result is reported only if it is wrong for the changed inputs: a mask does not depend
+    on them. Integers do not change, since they may be indices. Inputs and outputs are restored.
     """
     if not call.inputs or not call.judge_anew:
         return ""
-    inputs = [x for x in call.inputs if x.numel() and (x.is_floating_point() or (x.is_complex() and not x.is_conj()))]
+    inputs = [x for x in call.inputs if has_numbers(x)]
     floats = list(map(_numbers, inputs))
-    try:
+    with forgiven():
         before, survived = _overwritten(call)
         if not floats:  # other integers may be no valid indices
             return ranks.current.first(AGAIN if any(survived) else "")
-        originals = [tensor.clone() for tensor in floats]
         for change in (_halve_and_reverse, _halve_few):
-            with _changed(call, floats, originals, change) as after:
+            with _changed(call, floats, change) as after:
                 if len(before) == len(after):
                     mixed = [was if kept else now for was, now, kept in zip(before, after, survived, strict=True)]
-                    if wrong := _if_wrong(UNCHANGED, all(map(same_bits, before, after)), call, after):
+                    wrong = _if_wrong(UNCHANGED, all(map(same_bits, before, after)), call, after)
+                    if wrong := wrong or _if_wrong(AGAIN, any(survived), call, mixed):
                         return wrong
-                    if wrong := _if_wrong(AGAIN, any(survived), call, mixed):
-                        return wrong
-        return _kept_of_one(call, inputs, originals, before) if len(floats) > 1 else ""
-    except Exception:  # too little memory, or values that the call does not take
-        if ranks.current.count > 1:  # the others wait
-            raise
-        return ""
-
-
-def _kept_of_one(call: Call, inputs: Sequence[Tensor], originals: Sequence[Tensor], before: Sequence[Tensor]) -> str:
-    """Return of which input ``call`` keeps what it computed; "" if of none.
-
-    Each input alone gets other values, parameters last. It is reported if the outputs stay the same and are wrong,
-    although they change if the input moves in memory, or are right if all inputs get other values. So an input that the
-    call never reads, such as a mask that it knows, is not reported.
-    """
-    began = time.perf_counter()
-    alone = sorted(zip(inputs, originals, strict=True), key=lambda pair: isinstance(pair[0], torch.nn.Parameter))
-    for x, original in alone[:ALONE]:
-        if ranks.current.any(time.perf_counter() - began > ALONE_S):
-            break
-        with _changed(call, [_numbers(x)], [original], _halve_and_reverse) as after:
-            if not _same(before, after) or not (wrong := _if_wrong(UNCHANGED, True, call, after)):
-                continue
-            with replaced(x, "data", x.data.clone()):
-                elsewhere = [output.clone() for output in returned_tensors(call.run())]
-                call.restore()
-        with _changed(call, [*map(_numbers, inputs)], originals, partial(_halve_and_reverse, factor=0.75)) as after:
-            if not _same(before, elsewhere) or not _if_wrong(UNCHANGED, True, call, after):
-                return f"{wrong.removesuffix('s')} of shape {tuple(x.shape)}"
+        return _kept_of_one(call, inputs, before) if len(floats) > 1 else ""
     return ""
 
 
-def _same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    """Return whether two calls returned the same bits, on all ranks."""
-    return not ranks.current.any(len(first) != len(second) or not all(map(same_bits, first, second)))
+def forgiven() -> contextlib.AbstractContextManager[object]:
+    """Suppress an error, of too little memory or of values that a call does not take, unless other ranks wait."""
+    return contextlib.nullcontext() if ranks.current.count > 1 else contextlib.suppress(Exception)
 
 
 @contextlib.contextmanager
-def _changed(
-    call: Call, inputs: Sequence[Tensor], originals: Sequence[Tensor], change: Callable[[Tensor], None]
-) -> Iterator[list[Tensor]]:
+def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
+    """Halve and reverse ``inputs`` for the first call, so that what it keeps of them is wrong; then undo all changes.
+
+    Weights of modules stay, since a module may prepare them once.
+    """
+    try:
+        for x in inputs.numbers:
+            _halve_and_reverse(_numbers(x))
+        call.restore()  # of inputs that the call has copied
+        yield
+    finally:
+        inputs.undo()
+        call.restore()
+
+
+def is_right_for_other_values(call: Call, inputs: list[Tensor]) -> bool:
+    """Return whether the outputs of ``call`` are right if all ``inputs`` are halved and reversed."""
+    assert call.judge_anew
+    with forgiven(), _changed(call, [*map(_numbers, inputs)], _halve_and_reverse) as outputs:
+        return not ranks.current.any(call.judge_anew(outputs))
+    return False
+
+
+def _kept_of_one(call: Call, inputs: list[Tensor], before: list[Tensor]) -> str:
+    """Return of which input, parameters last, ``call`` keeps what it computed; "" if of none.
+
+    Then the outputs are wrong if it alone gets other values, but right if all inputs do. That is not so for an input
+    that the call never reads, such as a mask that it knows.
+    """
+    for x in sorted(inputs, key=lambda x: isinstance(x, torch.nn.Parameter))[:ALONE]:
+        with _changed(call, [_numbers(x)], _halve_and_reverse) as after:
+            wrong = _if_wrong(UNCHANGED, all(map(same_bits, before, after)), call, after)
+        if wrong and is_right_for_other_values(call, inputs):
+            return f"{wrong.removesuffix('s')} of shape {tuple(x.shape)}"
+    return ""
+
+
+@contextlib.contextmanager
+def _changed(call: Call, inputs: list[Tensor], change: Callable[[Tensor], None]) -> Iterator[list[Tensor]]:
     """Yield what ``call`` returns for changed ``inputs``, which hold what the call was given; then restore them."""
+    originals = [tensor.clone() for tensor in inputs]
     try:
         for tensor in inputs:
             change(tensor)
         given = [tensor.clone() for tensor in inputs]
         if call.reset:  # of inputs that the call has copied, or of the inputs themselves
             call.restore()
-            _fill(inputs, given)
+            torch._foreach_copy_(inputs, given)
         after = returned_tensors(call.run())
         if call.reset:  # judge by what the call was given, not by what it has made of that
             after = [output.clone() for output in after]
             call.restore()
-            _fill(inputs, given)
+            torch._foreach_copy_(inputs, given)
         yield after
     finally:
-        _fill(inputs, originals)
+        torch._foreach_copy_(inputs, originals)
         call.restore()
 
 
@@ -130,10 +133,11 @@ def _if_wrong(text: str, suspect: bool, call: Call, outputs: list[Tensor]) -> st
 def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
     """Return the outputs of a call, and which of them the next call returns as they were overwritten in between."""
     call.restore()
-    inputs = set(map(_storage, call.inputs))
+    inputs = {x.untyped_storage().data_ptr() for x in call.inputs}
     outputs = returned_tensors(call.run())
     before = [output.clone() for output in outputs]
-    ours = [(out, was) for out, was in zip(outputs, before, strict=True) if _storage(out) not in inputs]
+    ours = [(out, was) for out, was in zip(outputs, before, strict=True)]
+    ours = [pair for pair in ours if pair[0].untyped_storage().data_ptr() not in inputs]
     try:
         for output, _ in ours:
             with contextlib.suppress(RuntimeError):  # torch does not write to expanded or inference tensors
@@ -151,19 +155,10 @@ def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
     return before, survived
 
 
-def _fill(inputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    for tensor, value in zip(inputs, values, strict=True):
-        tensor.copy_(value)
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _halve_and_reverse(tensor: Tensor, factor: float = 0.5) -> None:
-    """Halve the values, or multiply them by another factor, and reverse their order, which keeps their signs."""
+def _halve_and_reverse(tensor: Tensor) -> None:
+    """Halve the values and reverse their order, which keeps their signs."""
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        tensor.copy_(_times(tensor, factor).reshape(-1).flip(0).reshape(tensor.shape))
+        tensor.copy_(_half(tensor).reshape(-1).flip(0).reshape(tensor.shape))
 
 
 def _halve_few(tensor: Tensor) -> None:
@@ -173,9 +168,9 @@ def _halve_few(tensor: Tensor) -> None:
     with contextlib.suppress(NotImplementedError, RuntimeError):
         chosen = torch.zeros(tensor.numel(), dtype=torch.bool, device=tensor.device)
         chosen[torch.randint(tensor.numel(), (count,), generator=generator, device=tensor.device)] = True
-        half = _times(tensor, 0.5)
+        half = _half(tensor)
         tensor.copy_(torch.where(chosen.reshape(tensor.shape), half, tensor.to(half.dtype)))
 
 
-def _times(tensor: Tensor, factor: float) -> Tensor:
-    return tensor * factor if tensor.dtype.itemsize > 1 else tensor.float() * factor  # float8 has no arithmetic
+def _half(tensor: Tensor) -> Tensor:
+    return tensor / 2 if tensor.dtype.itemsize > 1 else tensor.float() / 2  # float8 has no arithmetic

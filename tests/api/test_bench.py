@@ -234,6 +234,27 @@ def test_a_function_that_returns_a_kept_result_is_wrong(clock):
     assert bench(lambda: kept.clone(), check=lambda: softmax(X.double())).verdict == "ok"  # it has no arguments
 
 
+def test_an_input_that_is_prepared_once_is_named_and_stays_as_it_was(clock):
+    known, weight = [], torch.randn(10, 4)
+    was, version = weight.clone(), weight._version
+
+    def packed(x, weight):
+        known or known.append(weight.t().contiguous())
+        return x @ known[0].t()
+
+    result = bench({"packed": packed, "wrong": lambda x, w: x @ w + 1}, X, weight, check=torch.matmul)
+    assert result["packed"].timing.reason.endswith("at its first call: compute from the inputs at each call")
+    assert "first call" not in result["wrong"].timing.reason
+    assert torch.equal(weight, was)
+    assert weight._version == version
+
+
+def test_without_a_check_the_first_call_has_the_inputs_as_they_are(clock):
+    seen = []
+    bench(lambda x: seen.append(x.sum().item()), X)
+    assert {*seen} == {X.sum().item()}
+
+
 def test_functions_in_place_are_checked_by_what_they_change_and_share_their_inputs(clock):
     x = X.clone()
 

@@ -182,6 +182,39 @@ def kept_by_version_wrong(x, w):
 
 def kept_by_shape_wrong(x, w):
     return _known(("shape", x.shape), x, w)
+
+def _prepared(key, x, w):
+    return reference(x, _KNOWN.setdefault(("prepared", key), w.clone()))
+
+def weight_kept_wrong(x, w):
+    return _prepared("once", x, w)
+
+def weight_kept_by_identity_wrong(x, w):
+    return _prepared(id(w), x, w)
+
+def weight_kept_by_address_wrong(x, w):
+    return _prepared(w.data_ptr(), x, w)
+
+def weight_kept_by_version_wrong(x, w):
+    return _prepared(("version", w._version), x, w)
+
+def weight_kept_by_shape_wrong(x, w):
+    return _prepared(("shape", w.shape), x, w)
+
+def mean_kept_wrong(x, w):
+    mean = _KNOWN.setdefault("mean", x.mean(-1, keepdim=True))
+    return _with(x, w, y=(x - mean) * reference(x, w)["stats"][1] * w)
+
+def table_by_shape_right(x, w):
+    ones = _KNOWN.setdefault(("ones", w.shape), torch.ones_like(w))
+    return _with(x, w, y=reference(x, ones)["y"] * w)
+
+def by_values_right(x, w):
+    return _prepared(tuple(w.tolist()), x, w)
+
+def refuses_other_values_right(x, w):
+    assert (w >= 0.5).all()
+    return reference(x, w)
 '''
 
 
@@ -242,6 +275,14 @@ def by_batch_right(hidden_states, past, layer):
     caches = [part.past_key_values[0] for part in parts]
     cache = Cache(*(torch.cat([getattr(one, name) for one in caches]) for name in ("keys", "values")), caches[0].length)
     return Output(torch.cat([part.last_hidden_state for part in parts]), (cache,))
+
+def lays_out_weights_once_right(hidden_states, past, layer, known=[]):
+    known or known.append(layer.qkv.weight.t().contiguous())
+    layer.qkv.forward = lambda x: x @ known[0] + layer.qkv.bias
+    try:
+        return layer(hidden_states, past)
+    finally:
+        del layer.qkv.forward
 
 def cached_values_wrong(hidden_states, past, layer):
     output = layer(hidden_states, past)

@@ -295,8 +295,9 @@ def test_a_plan_is_read_as_it_was_written(case, tmp_path):
     run_folder.write_plan(tmp_path, plan(cases), cases)
     assert run_folder.read_plan(tmp_path).cases == tuple(cases)
     assert run_folder.read_plan(tmp_path, with_cases=False).name == "gelu"
-    assert run_folder.has_equal_settings(plan(cases), run_folder.read_plan(tmp_path))
-    assert not run_folder.has_equal_settings(replace(plan(cases), baseline="naive"), run_folder.read_plan(tmp_path))
+    settings = run_folder.plan_settings(run_folder.read_plan(tmp_path))
+    assert settings == run_folder.plan_settings(plan(cases))
+    assert settings != run_folder.plan_settings(replace(plan(cases), baseline="naive"))
 
 
 def test_the_environment_keeps_that_of_earlier_sessions(tmp_path):

@@ -68,23 +68,6 @@ def test_one_input_that_shows_is_enough_and_integers_stay():
     assert index.tolist() == [0, 1, 2]
 
 
-def remembers_second(key):
-    """Return a function of x and a table that keeps what it computed of the table."""
-    known = {}
-    return lambda x, table: x @ known.setdefault(key(table), table.exp().clone())
-
-
-@pytest.mark.parametrize("expanded", [False, True])
-def test_what_is_kept_of_one_input_by_its_address_is_found_and_named(expanded):
-    x, table = torch.randn(3, 4), torch.randn(4, 5)
-    table = table[:, :1].expand(4, 5) if expanded else table
-    was = x.clone(), table.clone()
-    kept = call(remembers_second(torch.Tensor.data_ptr), x, table, reference=lambda x, table: x @ table.exp())
-    assert kept_result(kept) == "the outputs did not change with the input of shape (4, 5)"
-    assert torch.equal(x, was[0])
-    assert torch.equal(table, was[1])
-
-
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("key", [lambda x, w: w.sum().item(), lambda x, w: (w.sum().item(), id(x))])
 def test_what_is_kept_for_the_values_of_another_input_is_found(key, whole):
@@ -111,7 +94,7 @@ def test_an_input_after_many_weights_is_also_changed_alone():
 
     def function(*inputs):
         *weights, x = inputs
-        return known.setdefault(x.data_ptr(), x.exp().clone()) + sum(weights)
+        return known.setdefault(weights[0].sum().item(), x.exp().clone()) + sum(weights)
 
     kept = call(function, *weights, x, reference=lambda *inputs: inputs[-1].exp() + sum(inputs[:-1]))
     assert kept_result(kept) == "the outputs did not change with the input of shape (4,)"
