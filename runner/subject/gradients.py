@@ -19,7 +19,7 @@ from ..tasks.own_file import Pass
 from ..timing import nested
 from ..timing.arguments import Inputs
 
-OF_ONE = 11 / 16  # the gradient of an output of one element
+OF_ONE = 11 / 16  # the gradient of an output of one element, if it is the first output
 
 _Forward = tuple[list[Tensor], list[Tensor], list[Tensor]]  # outputs, leaves, gradients of the outputs
 
@@ -40,20 +40,23 @@ def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
     return [tensor for tensor in plain if tensor.requires_grad] or plain, parameters
 
 
-def upstream(output: Tensor, layout: Layout = "contiguous") -> Tensor:
-    """Return a gradient for ``output``: multiples of 1/16 between -1 and 1, which are exact in every type.
+def upstream(outputs: Sequence[Tensor], layout: Layout = "contiguous") -> list[Tensor]:
+    """Return a gradient for each of ``outputs``: multiples of 1/16, which are exact in every type.
 
-    The gradient of a single number, such as a loss, is not 1, so that a backward pass must read it. The other numbers
-    depend on the shape alone; in the layout "contiguous" they lie in memory as those of ``output`` do. No mode of torch
-    sees how they are drawn: to the check of a reference, they are an input and nothing random.
+    They depend on the shape of the output and on its place, so that a backward pass must not mix outputs up. That of a
+    single number, such as a loss, is never 1, so that it must be read. In the layout "contiguous" they lie in memory
+    as ``outputs`` do. No mode of torch sees how they are drawn: to the check of a reference, they are inputs.
     """
-    gradient = torch.empty_like(output)
+    gradients = [torch.empty_like(output) for output in outputs]
     with _disable_current_modes(), torch.no_grad():
-        parts = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-        generator = torch.Generator(output.device).manual_seed(0)
-        drawn = torch.randint(-16, 17, parts.shape, generator=generator, device=output.device)
-        parts.copy_(drawn.to(torch.float32) / 16 if output.numel() > 1 else torch.full_like(parts, OF_ONE))
-    return laid_out(gradient, layout)
+        for place, gradient in enumerate(gradients):
+            parts = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+            generator = torch.Generator(gradient.device).manual_seed(place)
+            drawn = torch.randint(-16, 17, parts.shape, generator=generator, device=gradient.device)
+            parts.copy_(
+                drawn.to(torch.float32) / 16 if gradient.numel() > 1 else torch.full_like(parts, OF_ONE + place / 8)
+            )
+    return [laid_out(gradient, layout) for gradient in gradients]
 
 
 def with_leaves(
@@ -106,7 +109,7 @@ class Gradients:
             result = self._function(*self._args, **self._kwargs)
             outputs = differentiable(result)
             if not self.upstream:
-                self.upstream = [upstream(output, self._layout) for output in outputs]
+                self.upstream = upstream(outputs, self._layout)
                 known = {id(leaf) for leaf in self._leaves}
                 self._others = [leaf for leaf in _leaves_of(outputs) if id(leaf) not in known]
             leaves = [*self._leaves, *self._others]
@@ -162,7 +165,7 @@ class GradientsAlone:
         args, kwargs, leaves = with_leaves(*given)
         with torch.enable_grad():
             outputs = differentiable(self._function(*args, **kwargs))
-        return outputs, leaves, [upstream(output, self._layout) for output in outputs]
+        return outputs, leaves, upstream(outputs, self._layout)
 
 
 class WithGradients:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -66,7 +66,7 @@ slice_scatter select_scatter scatter index_copy index_fill round floor ceil trun
 pixel_unshuffle channel_shuffle upsample_nearest1d upsample_nearest2d upsample_nearest3d im2col heaviside resize
 set adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d relu6 unsafe_split complex _unsafe_view
 masked_select _unique2 unique_dim unique_consecutive unique_dim_consecutive copysign diagonal_scatter
-split_with_sizes_copy view_copy expand_copy permute_copy _conj_physical
+split_with_sizes_copy view_copy expand_copy permute_copy _conj_physical _unsafe_index
 """
 COPIES = frozenset(_COPIES.split())
 
@@ -79,22 +79,10 @@ native_group_norm_backward native_batch_norm_backward _softmax_backward_data _lo
 gelu_backward silu_backward mish_backward softplus_backward hardswish_backward elu_backward mse_loss_backward
 sigmoid_backward tanh_backward _fused_rms_norm_backward
 """
-TOGETHER = tuple(_TOGETHER.split())
-
-
-def decompositions(names: Iterable[str]) -> dict[Any, Callable[..., Any]]:
-    """Return the decompositions that this version of torch has of aten operators with these ``names``."""
-    packets = [packet for name in names if (packet := getattr(aten, name, None)) is not None]
-    found: dict[Any, Callable[..., Any]] = {}
-    for packet in packets:
-        try:
-            found |= get_decompositions([packet])
-        except RuntimeError:  # known to torch, and not decomposed by it
-            continue
-    return found
-
-
-INSIDE = decompositions(TOGETHER)
+INSIDE: dict[Any, Callable[..., Any]] = {}  # how each is taken apart
+for _name in _TOGETHER.split():
+    with suppress(AttributeError, RuntimeError):  # this version of torch lacks it, or does not take it apart
+        INSIDE |= get_decompositions([getattr(aten, _name)])
 
 
 class Noise:
@@ -218,6 +206,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self._nominal = {_storage(tensor): dtype for tensor, dtype in kinds}
         self._writers: dict[int, frozenset[int]] = {}
         self._unrounded = unrounded
+        self._constants: set[int] = set()  # storages whose values depend on no tensor of floating point numbers
         self._bare: dict[int, float] = {}  # storages of outputs whose last rounding is left out, with its unit
         self._spreads = {} if spreads is None else spreads
         self._default = torch.float64 if kind == torch.float64 else torch.float32
@@ -324,6 +313,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                 return tensor
             widened = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
             self._nominal[_storage(widened)] = torch.float32 if tensor.is_complex() else tensor.dtype
+            self._constants.discard(_storage(widened))
             return widened
 
         return tree_map_only(Tensor, wide, value)
@@ -389,9 +379,11 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self._count += not self._inside
         unit = self._accumulated if self._inside else max(self._accumulated, UNIT[kind])
         last = self._count in self._unrounded and not self._inside
+        is_constant = all(_storage(one) in self._constants for one in given)
         for tensor in fresh:
             where = _storage(tensor)
             self._nominal[where] = kind
+            (self._constants.add if is_constant else self._constants.discard)(where)
             self.elements += tensor.numel() * (4 if func in INSIDE else 1)
             if not self._inside:
                 known = [self.writers(one) for one in given] if not rounds and given else [frozenset([self._count])]
@@ -406,11 +398,14 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                 self.products.add(kind)
                 self.elements += tensor.numel() * _terms(name, args, tensor) // 64
             if rounds and self.noise is not None:
+                exact = tensor.clone() if is_constant and not tensor.is_complex() else None
                 self._sum(func, name, args, kwargs, out, tensor, unit)
                 if last:
                     self._bare[where] = unit
                 else:
                     self.noise.scale(tensor, unit * ROUNDINGS.get(name, 1.0))
+                if exact is not None:  # positions and their multiples, such as arange(n) / 2, need no rounding
+                    tensor.copy_(exact.where(exact == exact.to(kind), tensor))
 
     def _sum(
         self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], out: Any, tensor: Tensor, unit: float

@@ -241,6 +241,29 @@ def ignores(x): return Ignores.apply(x)
     assert not expected.check(mine.call(mine.module.ignores, inputs).run()).correct
 
 
+@pytest.mark.parametrize("pass_", ["bwd", "fwd_bwd"])
+@pytest.mark.parametrize("shape", ["3, 5", ""])
+def test_a_backward_pass_that_mixes_up_the_gradients_of_two_outputs_is_wrong(operation, shape, pass_):
+    text = f"""
+import torch
+class Right(torch.autograd.Function):
+    def forward(context, x): return 2 * x, 3 * x
+    def backward(context, dy, dz): return 2 * dy + 3 * dz
+class Mixed(Right):
+    def backward(context, dy, dz): return 3 * dy + 2 * dz
+Right.forward, Right.backward, Mixed.backward = map(staticmethod, (Right.forward, Right.backward, Mixed.backward))
+def inputs(): return torch.randn({shape or "()"})
+def reference(x): return 2 * x, 3 * x
+def right(x): return Right.apply(x)
+def mixed(x): return Mixed.apply(x)
+"""
+    mine = operation(text, pass_=pass_)
+    inputs = mine.draw_inputs("cpu", 0)
+    expected = mine.expected_outputs(inputs)
+    assert expected.check(mine.call(mine.module.right, inputs).run()).correct
+    assert not expected.check(mine.call(mine.module.mixed, inputs).run()).correct
+
+
 @pytest.mark.parametrize("pass_", ["fwd", "bwd", "fwd_bwd"])
 def test_inputs_by_name_have_gradients_too(operation, pass_):
     mine = operation(NAMED, pass_=pass_)

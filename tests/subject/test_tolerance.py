@@ -108,6 +108,28 @@ def test_a_missing_eps_is_found():
     assert not Judge(rms_norm, (x, w)).check(rms_norm(x, w, 0.0)).correct
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.interpolate(x[None, None], scale_factor=2),  # torch computes its indices in floating point
+        lambda x: F.interpolate(x[None, None], size=(30, 40), mode="nearest-exact"),
+        lambda x: x[torch.linspace(0, 30, 11).long()],
+        lambda x: x[(torch.arange(60.0) * 0.5).floor().long()],
+        lambda x: x[((x[:, 0] > 0).float().cumsum(0) - 1).clamp(0).long()],  # as positions of tokens that are kept
+        lambda x: x * (torch.arange(32) * 0.25 >= 2),
+    ],
+    ids=["nearest", "nearest-exact", "linspace", "arange", "cumsum", "comparison"],
+)
+def test_indices_from_whole_numbers_are_not_rounded(function):
+    x = torch.randn(32, 32)
+    judge = Judge(function, [x])
+    assert judge.check(function(x)).correct
+    wrong = function(x).clone()
+    wrong[..., -1, -1] += 1e-5
+    assert not judge.check(wrong).correct
+    assert not judge.note
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_terms_that_are_left_out_are_found(dtype):
     a, b = inputs_of(matmul, dtype)
