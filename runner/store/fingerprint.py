@@ -25,6 +25,7 @@ from ..device.processes import ROOT
 from ..device.used_paths import ABSENT, ALL, FILES, MODULE, contents, repository, stamp
 from ..implementations import loader
 from ..records.case import CaseRecord, Choice
+from ..records.plain_text import printable
 from ..records.row import Row
 from ..tasks import formats, own_file
 
@@ -205,7 +206,7 @@ def differences(now: Mapping[str, str], was: Mapping[str, str]) -> dict[str, str
             changed["versions" if is_version(name) else "measure" if name == MEASURE else "sources"].append(name)
     if now.get(FILES) != was.get(FILES):
         changed["sources"].append(FILES)  # last: a file that has changed says more
-    return {part: _change(names, now, was) for part, names in changed.items() if names}
+    return {part: printable(_change(names, now, was)) for part, names in changed.items() if names}
 
 
 def difference(now: Mapping[str, str], was: Mapping[str, str]) -> str:

@@ -163,6 +163,9 @@ class UsedFiles:
             return not path.endswith("/")  # the runner itself lists them
         if not path.startswith(self._roots) or path.startswith(OTHERS):
             return False
+        if path != (shown := path.encode(errors="backslashreplace").decode()):  # a row cannot name it
+            self._unknown = self._unknown or f"the name of {shown} is not UTF-8; rename it"
+            return False
         return not any(part in f"{path}/" for part in ("/.git/", "/__pycache__/", "/__editable__"))
 
     def _look_at_modules(self) -> set[str]:

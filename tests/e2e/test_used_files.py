@@ -369,6 +369,20 @@ def test_a_list_that_may_be_incomplete_is_measured_again_and_says_why(folder, ru
     assert f"gate: measuring 1 without a known change: {why}\n" in gate.stdout
 
 
+def test_a_file_of_any_name_counts_and_one_that_no_row_can_name_leaves_the_list_incomplete(folder, runner):
+    put(folder[0] / "odd.py", f"{HEAD}N = [len(open(path).read()) for path in HERE.glob('*.dat')][0]\n{ADD}")
+    words = [*GRID, "impl.path=odd.py:add"]
+    put(folder[0] / "a\nb.dat", "1")
+    runner(*words)
+    put(folder[0] / "a\nb.dat", "22")
+    assert "  1 to run: a?b.dat has changed" in runner("plan", "resume=last").stdout
+    (folder[0] / "a\nb.dat").rename(folder[0] / "t\udce9.dat")
+    ended = runner(*words)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    why = rf"which files it uses is not known: the name of {folder[0]}/t\udce9.dat is not UTF-8; rename it"
+    assert why in runner("plan", "resume=last").stdout
+
+
 def test_a_neighbour_that_reads_another_kernel_adds_no_file_to_its_rows(run, tmp_path):
     (tmp_path / "mine.py").write_text("def add(a, b): return a + b\n")
     kernel, ended = ROOT / "kernels" / "add" / "naive.py", threading.Event()
