@@ -129,8 +129,8 @@ class _Problem:
             columns["in_rounds"] = None if timed is row else timed
             columns |= _rates(row) | {"between_pct": between_pct(replicas), "launch_bound": bound}
             self.lines.append(Line(row, replicas=len(replicas), **columns))
-        may = [may_win(row) and row.case.key not in dropped for row in rows]
-        self.rivals = [place for place, wins in enumerate(may) if wins]
+        self.dropped = {place for place, row in enumerate(rows) if row.case.key in dropped}
+        self.rivals = [place for place, row in enumerate(rows) if may_win(row) and place not in self.dropped]
         self.best = best = _fastest(self.lines, self.rivals)
         # By the places of two cases: the time of the first over that of the second.
         self.ratios = {(i, base): line.ratio for i, line in enumerate(self.lines) if base is not None and line.ratio}
@@ -142,6 +142,9 @@ class _Problem:
     def judged(self, words: Mapping[tuple[int, int], str], unfinished: Collection[str]) -> list[Line]:
         """Return the lines with the conclusions ``words`` of ``ratios``. No line wins a problem in ``unfinished``."""
         base, best = self.base, self.best
+        raced = {(i, j): "slower" for i, j in words if i in self.dropped and j == best}
+        raced |= {(i, j): "faster" for i, j in words if i == best and j in self.dropped}
+        words = {**words, **raced}  # the race has shown what separate times may leave unclear
         behind = {i for (i, j), word in words.items() if j == best and word == "slower"}
         behind |= {j for (i, j), word in words.items() if i == best and word == "faster"}
         ahead = [] if best is None else [i for i in self.rivals if i not in behind]

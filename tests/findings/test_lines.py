@@ -291,8 +291,8 @@ def test_points_that_differ_beside_the_workload_are_told_apart():
     rows = list(varied())
     names = Names([one.case for one in rows])
     assert [names.heading(one.case) for one in rows] == [
-        "gelu seed=0 measure=[benchmark] measure.benchmark.cold_l2=True",
-        "gelu seed=1 measure=[benchmark,nsys] measure.benchmark.cold_l2=False",
+        "gelu seed=0 measure=[benchmark] measure.benchmark.cold_l2=true",
+        "gelu seed=1 measure=[benchmark,nsys] measure.benchmark.cold_l2=false",
     ]
     assert Names([rows[0].case]).heading(rows[0].case) == "gelu"
     assert Names([rows[0].case]).case(rows[0].case) == "gelu torch"
@@ -448,6 +448,17 @@ def test_what_dropped_out_of_a_race_is_not_tied_although_no_rounds_tell_by_how_m
     left = rounds((compiled, 100.1), (triton, 100.0))
     race = replace(left, instruments={**left.instruments, torch.case.key: "graph_timestamps"})
     assert fastest(rows, None, [race]) == {"torch": "no", "compiled": "tied", "triton": "tied"}
+
+
+@pytest.mark.parametrize("baseline", ["torch", "triton"])
+def test_what_a_race_has_shown_is_not_unclear_beside_the_fastest(baseline):
+    torch, triton = rows = [row(impl, us, percent=5.0) for impl, us in (("torch", 100.1), ("triton", 100.0))]
+    left = rounds((triton, 100.0))
+    race = replace(left, instruments={**left.instruments, torch.case.key: "graph_timestamps"})
+    lines = {line.case.impl.name: line for line in derive_lines(rows, baseline, [race])}
+    assert (lines["triton"].fastest, lines["torch"].fastest) == ("yes", "no")
+    words = [line.vs_baseline for line in lines.values() if not line.baseline]
+    assert words == ["slower" if baseline == "triton" else "faster"]
 
 
 def test_equal_calls_are_all_tied():
