@@ -17,40 +17,28 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import os
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from .. import config, implementations
-from ..device.processes import ROOT
+from .. import config
 from ..findings import gate
 from ..findings.gate import GateDecision, Sides, before_after, decide, exit_code
-from ..findings.names import Names
-from ..findings.past import newest_rows, read_runs
-from ..findings.run_comparison import Pair, compare_runs
-from ..implementations import revisions
+from ..findings.past import read_runs
+from ..findings.run_comparison import compare_runs
 from ..records.bad_input import BadInput
-from ..records.case import CaseRecord, Choice
+from ..records.case import CaseRecord
 from ..records.figures import parse_share
 from ..records.plan import Plan
 from ..records.redaction import redact_command
-from ..records.row import Row
 from ..report.gate import comment, terminal_lines
 from ..report.output import write_file
-from ..store.fingerprint import Fingerprints, difference, functions_of, paths
-from ..tasks import own_file
+from ._couples import Couple, find_couples
 from ._parser import Parser
-from .run import as_sweep, carry_out, device_names, early_zygote
+from .run import as_sweep, carry_out, early_zygote
 
-Couple = tuple[CaseRecord, CaseRecord]  # before the change, and after it
 REPLICAS = 2  # processes that measure a pair again: with the first one enough for a spread between processes
 UNDECIDED = "**UNCLEAR**: the gate ended before it had decided; its output says why\n"
-UNCHANGED = "all files that they use are the same in both; --all measures them too"
-UNKNOWN = "no earlier run under {} has recorded the files that they use"
-WITHOUT_REVISIONS = "PyTorch's own operators have no revisions here"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -125,18 +113,14 @@ def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateD
     with early_zygote(words) as early:
         plan = config.plan(words)
         _check(plan)
-        names = Names(plan.cases)
-        couples, skipped = _couples(plan, options.against, names, everything=options.all)
-        with config.composer(words) as (_, flags):
-            yaml_files = sorted(Path(flags.config_dir).rglob("*.yaml")) if flags.config_dir else []
-        _note_shared(plan, options.against, yaml_files)
-        findings = decide(skipped, options.max_slowdown)
+        couples, left_out, names = find_couples(plan, words, options.against, everything=options.all)
+        findings = left_out
         plan = replace(plan, cases=_in_turn(couples), baseline=None)
         couples = [couple for couple in couples if couple[0].replica == 0]
         session = None
         for left in reversed(range(options.repeat + 1 if couples else 0)):
             session, _ = carry_out(plan, command, early, session)
-            findings = decide([*before_after(couples, *session.grid(), names), *skipped], options.max_slowdown)
+            findings = decide(before_after(couples, *session.grid(), names), options.max_slowdown) + left_out
             again = [couples[place] for place in gate.again(findings)]
             if not (again and left):
                 break
@@ -158,94 +142,6 @@ def _check(plan: Plan) -> None:
             raise BadInput(f"debug={case.settings.debug}: its timings are not valid; leave debug out")
         if all(one.name != "benchmark" for one in case.measures):
             raise BadInput("measure: a gate compares times; add measure=benchmark")
-
-
-def _couples(plan: Plan, against: str, names: Names, *, everything: bool) -> tuple[list[Couple], list[Pair]]:
-    """Return each case to measure with that of the revision ``against`` before it, and the pairs that are skipped.
-
-    A pair is skipped if a row of an earlier run lists all files that the case uses, and all are the same in both. Print
-    why others are measured without a known change. Raises BadInput if there is no such revision.
-    """
-    before = {case.impl.text: _revised(case.impl, against) for case in plan.cases}
-    if not any(before.values()):
-        without = ", ".join(dict.fromkeys(case.impl.name for case in plan.cases))
-        raise BadInput(f"impl: {without}: {WITHOUT_REVISIONS}; choose others, as in impl=triton or impl=file")
-    revised = [case for case in plan.cases if before[case.impl.text]]
-    rows = {} if everything else newest_rows(revised, plan.output_dir, device_names(plan))
-    fingerprints, couples, skipped = Fingerprints(), [], []
-    without_change: Counter[str] = Counter()  # why they are measured, unless a file is known to have changed
-    for case in plan.cases:
-        impl, row = before[case.impl.text], rows.get(case.shared_key)
-        changed = impl and row and _has_changed(row, impl)
-        reason = difference(fingerprints.now(row), row.fingerprint) if row else UNKNOWN.format(plan.output_dir)
-        if impl and (everything or changed or reason):
-            couples.append((replace(case, impl=impl), case))
-            without_change.update([reason] if case.replica == 0 and not (everything or changed) else [])
-        elif case.replica == 0:
-            skipped.append(Pair(*names.parts(case), doubt=UNCHANGED if impl else WITHOUT_REVISIONS))
-    for reason, count in without_change.items():
-        print(f"gate: measuring {count} without a known change: {reason}", flush=True)
-    return couples, skipped
-
-
-def _revised(impl: Choice, against: str) -> Choice | None:
-    """Return ``impl`` at the revision ``against``; None if it has no files that a revision could change.
-
-    Raises BadInput if there is no such revision.
-    """
-    if implementations.build(impl).revised() is None:
-        return None
-    try:
-        return implementations.checked(Choice(impl.name, {**impl.fields, "rev": against}))
-    except BadInput as error:
-        text = str(error).removeprefix(f"impl.rev={against}").removeprefix("impl.rev").removeprefix(": ")
-        raise BadInput(f"--against {against}: {text.replace('leave impl.rev out, or ', '')}") from None
-
-
-def _has_changed(row: Row, before: Choice) -> bool:
-    """Return whether a file that the case of ``row`` has used differs in the revision of ``before``.
-
-    The runner's own and those of its workloads do not count: both revisions use the working tree's. Of the file of an
-    own workload, the functions that the implementation runs count.
-    """
-    place = implementations.build(row.case.impl).revised()
-    assert place is not None
-    snapshot = revisions.snapshot(str(before.fields["rev"]), place)
-    shared = tuple(f"{ROOT}/{name}/" for name in ("runner/implementations", "runner/models"))
-    workload = _own_file(row.case)
-
-    def differs(path: str) -> bool:
-        if path != str(workload):
-            return snapshot.differs(path)
-        functions = functions_of(row.case.impl, Path(path))
-        return bool(functions) and own_file.differs(Path(path), snapshot.place(Path(path)), functions)
-
-    return any(differs(path) for path in paths(row.fingerprint) if not path.startswith(shared))
-
-
-def _own_file(case: CaseRecord) -> Path | None:
-    """Return the user's file with the workload of ``case``; None for a workload of this project."""
-    path = case.workload.fields.get("path")
-    return None if path is None else Path(os.path.abspath(str(path)))
-
-
-def _note_shared(plan: Plan, against: str, yaml_files: Sequence[Path]) -> None:
-    """Print a line for each file that differs in the revision ``against``, but that both sides use as it is here.
-
-    These are the ``yaml_files``, and workload files whose inputs, reference or limits differ.
-    """
-    workloads = dict.fromkeys(filter(None, map(_own_file, plan.cases)))
-    for path in (*workloads, *yaml_files):
-        with suppress(BadInput):  # the file is in another repository than the functions, or in none
-            snapshot = revisions.snapshot(revisions.resolve(against, path), path)
-            there, what = snapshot.place(path), "its fields"
-            differs = snapshot.differs(str(path))
-            if path in workloads:
-                what = "inputs, reference or limits"
-                differs = there.is_file() and own_file.differs(path, there, own_file.PARTS)
-            if differs:
-                text = f"{path.name}: {what} are others in {against}"
-                print(f"gate: {text}; both sides use those of the working tree", flush=True)
 
 
 def _in_turn(couples: Sequence[Couple]) -> tuple[CaseRecord, ...]:

@@ -99,7 +99,7 @@ def _without_time(pair: Pair) -> tuple[Word, str] | None:
     """Return the decision if the time has no say in it."""
     before, after = pair.reference, pair.row
     if pair.doubt and (before is None or after is None):
-        return "removed" if before else "new" if after else "skipped", pair.doubt
+        return "removed" if before else "new", pair.doubt
     if before is None or after is None:
         missing = [name for name, row in (("before", before), ("after", after)) if row is None]
         return "unclear", f"not measured {' and '.join(missing)} the change: run it again"

@@ -243,15 +243,49 @@ def test_the_gate_says_that_both_sides_use_the_inputs_of_the_working_tree(run, g
     assert "1 skipped" in found.stdout
 
 
-def test_the_gate_says_that_both_sides_use_the_yaml_files_of_the_working_tree(gate, repository):
-    option = repository / "mine" / "impl" / "twice.yaml"
-    option.parent.mkdir(parents=True)
-    option.write_text("# an option\nname: file\npath: k.py:add\nargs: {}\n")
+OPTION = "# an option\nname: twice\npath: k.py:add\nargs: {{times: {}}}\n"
+STUDY = """# @package _global_
+defaults:
+  - override /workload: add
+  - override /impl: twice
+axes: {{workload.cols: [1000, {}]}}
+workload: {{rows: 64}}
+"""
+REPEATED = "import torch\n\ndef add(a, b, *, times=1):\n    for _ in range(times): a + b\n    return a + b\n"
+
+
+@pytest.fixture
+def mine(repository):
+    """A repository with a folder for ``--config-dir``, committed; ``mine(times, cols)`` writes its files."""
+
+    def write(times, cols=4096):
+        for group, text in (("impl/twice", OPTION.format(times)), ("experiment/study", STUDY.format(cols))):
+            path = repository / "mine" / f"{group}.yaml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    (repository / "k.py").write_text(REPEATED)
+    write(1)
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "three")
-    words = ["--config-dir", "mine", *GRID[:2], "workload.cols=1000", "impl=twice", "device=cpu", *QUICK]
-    note = "gate: twice.yaml: its fields are others in {}; both sides use those of the working tree"
-    for revision, said in (("HEAD", False), ("HEAD~1", True)):
-        found = gate("--against", revision, "--repeat", "0", "--max-slowdown", "900%", overrides=words)
-        assert found.returncode in (0, 3), found.stdout + found.stderr
-        assert (note.format(revision) in found.stdout.splitlines()) is said
+    return write
+
+
+def test_fields_of_a_yaml_file_that_differ_in_the_revision_are_compared(run, gate, mine):
+    words = ["--config-dir", "mine", "+experiment=study", "device=cpu", *QUICK]
+    mine(30, 2048)
+    run(*words, "-m")  # it records which files the cases use
+    found = gate("--against", "HEAD", "--repeat", "0", overrides=words)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert re.search(r"^  slower: add cols=1000 twice\(times=30\): ", found.stdout, re.MULTILINE)
+    assert "  new: add cols=2048 twice(times=30): not in the YAML files of HEAD" in found.stdout.splitlines()
+    assert "  removed: add cols=4096 twice(times=1): only in the YAML files of HEAD" in found.stdout.splitlines()
+
+
+def test_yaml_files_that_do_not_fit_the_code_have_everything_measured(run, gate, mine, repository):
+    words = ["--config-dir", "mine", "workload=add", "impl=twice", "workload.rows=64", "device=cpu", *QUICK]
+    (repository / "k.py").write_text(REPEATED.replace("times", "often"))
+    (repository / "mine/impl/twice.yaml").write_text(OPTION.format(1).replace("times", "often"))
+    found = gate("--against", "HEAD", "--repeat", "0", "--max-slowdown", "900%", overrides=words)
+    assert "gate: --config-dir mine in HEAD: impl.args.times: no such argument of add/twice;" in found.stdout
+    assert "both sides use the YAML files of the working tree, and everything is measured" in found.stdout

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from runner.findings.gate import Sides, again, before_after, decide, exit_code
+from runner.findings.gate import GateDecision, Sides, again, before_after, decide, exit_code
 from runner.findings.names import Names
 from runner.findings.run_comparison import Pair
 from runner.records.case import CaseRecord, Choice
@@ -142,12 +142,12 @@ def test_a_revision_that_read_files_of_the_working_tree_decides_nothing():
 
 
 def test_nothing_judged_is_no_success_but_everything_skipped_is():
-    skipped = Pair("gelu", "", doubt="the same files")
+    skipped = [GateDecision(Pair("gelu", ""), "skipped", "the same files")]
     assert exit_code(decide([], LIMIT)) == 3
-    assert exit_code(decide([skipped], LIMIT)) == 0
-    assert exit_code(decide([skipped, pair(0.2)], LIMIT)) == 1
+    assert exit_code(skipped) == 0
+    assert exit_code(skipped + decide([pair(0.2)], LIMIT)) == 1
     absent = pair(before=row("unsupported"), after=row("unsupported"))
-    assert exit_code(decide([skipped, absent], LIMIT)) == 3
+    assert exit_code(skipped + decide([absent], LIMIT)) == 3
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,8 @@ def mixed():
         pair(0.1, name="gelu slow | `x` <b>"),
         pair(after=row("error"), ratio=None, name="gelu broken"),
         pair(0.0, 0.2, name="gelu unknown"),
-        Pair("gelu same", "", doubt="the same files"),
     ]
-    return decide(pairs, LIMIT)
+    return [*decide(pairs, LIMIT), GateDecision(Pair("gelu same", ""), "skipped", "the same files")]
 
 
 def test_the_terminal_shows_what_is_not_ok_and_ends_with_the_decision():
