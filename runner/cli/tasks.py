@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from ..device import gpus, processes
 from ..device.import_path import arrange_here
 from ..records.bad_input import BadInput
-from ..records.case import Choice, as_typed
-from ..records.figures import figure
+from ..records.case import Choice
+from ..records.figures import as_words, figure
 from ..records.plain_text import shortened
 from ..records.schema import build
 from ..report.console import console
@@ -113,7 +113,7 @@ def _workload(file: own_file.OwnFile) -> OwnOperation:
 
 
 def _sizes(file: own_file.OwnFile) -> str:
-    return shortened(" ".join(f"{name}={as_typed(value)}" for name, value in file.fields.items()), LONGEST)
+    return shortened(" ".join(as_words(file.fields)), LONGEST)
 
 
 if __name__ == "__main__":

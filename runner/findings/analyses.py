@@ -16,8 +16,8 @@ from typing import Any
 from ..measure.columns import column_of
 from ..measure.parts import PHASES
 from ..measure.timeline.tables import OTHERS
-from ..records.case import CaseRecord, as_typed
-from ..records.figures import figure, interval
+from ..records.case import CaseRecord
+from ..records.figures import as_typed, as_words, figure, interval
 from ..records.grouping import grouped
 from .fastest import compared, gain, over_baseline, ratio_text, widened
 from .kept_files import kept_files, read_csv
@@ -301,12 +301,12 @@ def _is_less(one: Line, other: Line, column: str) -> bool:
 def _without(run: Run, case: CaseRecord, field: str) -> str:
     """Return what tells ``case`` from others beside the value of ``field``."""
     group, _, name = field.partition(".")
-    problem = [(key, value) for key, value in run.names.problem(case).items() if key not in (name, field)]
+    problem = {key: value for key, value in run.names.problem(case).items() if key not in (name, field)}
     impl = run.names.impl(case)
     if group == "impl":
-        others = [f"{key}={value}" for key, value in case.impl.options.items() if key != name]
+        others = as_words({key: value for key, value in case.impl.options.items() if key != name})
         impl = f"{case.impl.name}({', '.join(others)})" if others else case.impl.name
-    return " ".join([case.workload.name, *(f"{key}={as_typed(value)}" for key, value in problem), impl])
+    return " ".join([case.workload.name, *as_words(problem), impl])
 
 
 def _field(line: Line, field: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..records.case import CaseRecord
 from ..records.columns import DERIVED, TIMING, Column
-from ..records.figures import figure, finite, is_number, times
+from ..records.figures import as_words, figure, finite, is_number, times
 from .lines import Line
 from .names import Names
 from .validity import verdict
@@ -30,7 +30,7 @@ def swept(cases: Sequence[CaseRecord], names: Names) -> str:
 
 def part(case: CaseRecord, names: Names, axis: str, gap: str = " ") -> str:
     """Return the fields that vary, but for ``axis``, with their values in ``case``: ``dtype=bfloat16 rows=64``."""
-    return gap.join(f"{name}={value}" for name, value in names.problem(case).items() if name != axis)
+    return gap.join(as_words({name: value for name, value in names.problem(case).items() if name != axis}))
 
 
 TIME, SPEEDUP = replace(DERIVED["time_us"], unit="s"), DERIVED["speedup"]  # what a vertical axis shows

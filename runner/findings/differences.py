@@ -11,9 +11,8 @@ from typing import Any
 
 from ..device import identity
 from ..device.used_paths import FILES
-from ..records.case import as_typed
 from ..records.columns import DEVICE
-from ..records.figures import figure
+from ..records.figures import as_typed, figure
 from ..records.grouping import grouped
 from ..records.row import Row
 from ..records.settings import EXACTNESS
@@ -81,7 +80,7 @@ def _machine(run: Run) -> dict[str, str]:
 
 def _some(values: Iterable[object]) -> str:
     """Return the different ones of ``values`` that are known, in order, at most ``MOST_NAMED`` of them."""
-    known = list(dict.fromkeys(str(value) for value in values if value not in (None, "")))
+    known = list(dict.fromkeys(as_typed(value) for value in values if value not in (None, "")))
     more = f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else ""
     return ", ".join(known[:MOST_NAMED]) + more
 
@@ -95,7 +94,7 @@ def _settings(rows: Sequence[Row]) -> dict[str, str]:
         "seed": _some(sorted({case.settings.seed for case in cases})),
         "processes per case": _some(sorted({*Counter(case.shared_key for case in cases).values()})),
         **{
-            name: _some(as_typed(value) for _, value in items)
+            name: _some("null" if value is None else value for _, value in items)
             for name, items in fields
             if name.startswith("measure.") or name in EXACTNESS
         },

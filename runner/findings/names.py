@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records.case import CaseRecord, Choice, Scalar
+from ..records.figures import as_words
 from ..records.grouping import grouped
 from ..records.labels import Labels, several, varying
 from .lines import Line
@@ -28,7 +29,7 @@ class Names:
     def constant(self, workload: str) -> str:
         """Return the fields that are the same in all cases of ``workload`` and not plain: ``dtype=float32 rows=8``."""
         fields = self.constants[workload].items()
-        return " ".join(f"{name}={value}" for name, value in fields if PLAIN.get(name) != value)
+        return " ".join(as_words({name: value for name, value in fields if PLAIN.get(name) != value}))
 
     def impl(self, case: CaseRecord) -> str:
         """Return ``compiled``, or ``compiled(mode=default)`` if the grid has several of that name."""
@@ -49,7 +50,7 @@ class Names:
 
     def heading(self, case: CaseRecord) -> str:
         """Return the workload and what varies, without the implementation: ``gelu cols=1024 seed=1``."""
-        return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.problem(case).items())])
+        return " ".join([case.workload.name, *as_words(self.problem(case))])
 
     def parts(self, case: CaseRecord) -> tuple[str, str]:
         """Return the heading and the implementation."""

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..measure.columns import columns as declared_columns
-from ..records.case import as_typed
 from ..records.columns import TIMES, TIMING
-from ..records.figures import listed
+from ..records.figures import as_typed, listed
 from ..records.grouping import grouped
 from ..records.row import Row
 from .lines import Line

@@ -14,7 +14,8 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from ..records.bad_input import BadInput, choices
-from ..records.case import CaseRecord, Choice, as_typed
+from ..records.case import CaseRecord, Choice
+from ..records.figures import as_typed
 from ..records.grouping import grouped
 from ..records.labels import several
 from ..records.row import Row

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..measure.columns import known_columns, meant
 from ..records.bad_input import BadInput, choices
-from ..records.case import as_typed
+from ..records.figures import as_typed
 from ..records.grouping import grouped
 from ..records.schema import size
 from .flat import Records, flat_records

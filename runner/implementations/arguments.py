@@ -15,6 +15,7 @@ from typing import Any
 
 from ..kernels.unsupported import Unsupported
 from ..records.case import Scalar
+from ..records.figures import as_words
 from ..records.grouping import reachable
 from ..tasks import formats, own_file
 from ..tasks.syntax import decorators, names_in, parameters
@@ -108,7 +109,7 @@ def pin(module: ModuleType, values: Mapping[str, Scalar]) -> None:
         pinned = {key: value for key, value in values.items() if any(key in _meta(config) for config in tuner.configs)}
         kept = [config for config in tuner.configs if {key: _meta(config).get(key) for key in pinned} == pinned]
         if not kept:
-            text = ", ".join(f"{key}={value}" for key, value in pinned.items())
+            text = ", ".join(as_words(pinned))
             choices = _available(pinned, tuner)
             raise Unsupported(f"the autotuned kernel {name} has no configuration with {text}; {choices}")
         tuner.configs = kept

@@ -12,6 +12,7 @@ from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
+from .figures import as_typed, as_words
 from .schema import check
 from .settings import Settings
 
@@ -143,14 +144,14 @@ class CaseRecord:
     @property
     def label(self) -> str:
         """``gelu/triton rows=8192 cols=4096 ...``, for people."""
-        fields = " ".join(f"{name}={value}" for name, value in self.workload.fields.items() if value is not None)
-        return f"{self.workload.name}/{self.impl_label} {fields}"
+        fields = {name: value for name, value in self.workload.fields.items() if value is not None}
+        return " ".join([f"{self.workload.name}/{self.impl_label}", *as_words(fields)])
 
     @property
     def impl_label(self) -> str:
         """The implementation with its fields and revision, ``compiled(of=naive, mode=default)@main``."""
         options = {name.removeprefix(ARGS): value for name, value in self.impl.options.items() if value is not None}
-        fields = ", ".join(f"{name}={value}" for name, value in options.items())
+        fields = ", ".join(as_words(options))
         revision = f"@{self.impl.revision}" if self.impl.revision else ""
         return f"{self.impl.name}({fields}){revision}" if fields else f"{self.impl.name}{revision}"
 
@@ -193,10 +194,3 @@ class CaseRecord:
         measures, replica = tuple(map(choice, rest.pop("measures"))), rest.pop("replica")
         check(cls, {"replica": replica})
         return cls(workload, impl, measures, Settings.from_record(rest), replica)
-
-
-def as_typed(value: Any) -> str:
-    """Return ``value`` as it is typed on the command line: ``null``, ``true``, ``[a,b]``."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(as_typed, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
-from typing import TypeGuard
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
 
 from .bad_input import BadInput
 
@@ -33,7 +33,7 @@ def figure(value: object, unit: str = "", digits: int = 4) -> str:
     Numbers without a unit get a prefix above 1000; small ones, such as errors, none.
     """
     if not is_number(value):
-        return "" if value is None else str(value)
+        return "" if value is None else as_typed(value)
     if not unit and isinstance(value, int) and abs(value) < EXACT:
         return str(value)
     units = UNITS.get(unit, (unit,))
@@ -46,6 +46,18 @@ def figure(value: object, unit: str = "", digits: int = 4) -> str:
     if "e+" in text:  # larger than the largest unit
         text = f"{value:.0f}"
     return f"{text} {'B' if units[place] == 'byte' else units[place]}".rstrip()
+
+
+def as_typed(value: Any) -> str:
+    """Return ``value`` as it is typed on the command line: ``null``, ``true``, ``[a,b]``."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_typed, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def as_words(fields: Mapping[str, Any]) -> list[str]:
+    """Return ``fields`` with their values as they are typed: ``["rows=8", "tf32=true"]``."""
+    return [f"{name}={as_typed(value)}" for name, value in fields.items()]
 
 
 def unit_of(column: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from .bad_input import BadInput, choices
 from .case import ARGS, WORKTREE, Choice, Scalar
+from .figures import as_typed
 from .grouping import grouped
 
 
@@ -86,7 +87,7 @@ def _ends(value: Scalar) -> list[str]:
     """Return what may stand for the function of a file, from ``f`` to ``a/b.py:f``; any other value as it is."""
     path, _, function = str(value).rpartition(":")
     if not path.endswith((".py", ".cu")):
-        return [str(value)]
+        return [as_typed(value)]
     parts = path.split("/")
     return [function, *(f"{'/'.join(parts[place:])}:{function}" for place in reversed(range(len(parts))))]
 

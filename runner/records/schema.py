@@ -18,6 +18,7 @@ from math import inf, isfinite
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from .bad_input import BadInput, choices
+from .figures import as_typed
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ def _checked(value: object, rule: Any, where: str) -> object:
         allowed = choices(str(value), words(rule).split(" or "))
     elif isinstance(value, float) and not isfinite(value):
         allowed = allowed.replace("a number", "a finite number")
-    raise BadInput(f"{where}: {'null' if value is None else repr(value)} is not allowed; {allowed}")
+    raise BadInput(f"{where}: {repr(value) if isinstance(value, str) else as_typed(value)} is not allowed; {allowed}")
 
 
 def size(word: str) -> int | None:

@@ -13,7 +13,7 @@ from ..findings.names import Names
 from ..findings.notes import TIED
 from ..findings.run import Run
 from ..records.case import CaseRecord
-from ..records.figures import factor, factors, figure, listed
+from ..records.figures import as_typed, factor, factors, figure, listed
 from ..records.options import option_defaults
 from ..records.plain_text import encodable
 from .case_table import MARKS
@@ -72,7 +72,7 @@ def _brief(case: CaseRecord, names: Names) -> str:
     others = [(name, value) for name, value in varied if name not in named and value not in sizes]
     power = {2: "²", 3: "³"}.get(len(sizes), "") if len({*sizes}) == 1 else ""
     text = f"{sizes[0]}{power}" if power else "x".join(map(str, sizes))
-    words = [str(value) if isinstance(value, str) else f"{name}={value}" for name, value in others]
+    words = [str(value) if isinstance(value, str) else f"{name}={as_typed(value)}" for name, value in others]
     return " ".join(filter(None, [case.workload.name, text, *words]))
 
 

@@ -29,7 +29,7 @@ from ..findings.names import Names
 from ..findings.notes import footnotes, reason_of
 from ..findings.run import Run, joint, run_names
 from ..measure import SUMMARY
-from ..records.figures import factors, finite, listed
+from ..records.figures import as_typed, factors, finite, listed
 from ..records.grouping import grouped
 from . import charts
 from .case_table import table_of, words
@@ -228,4 +228,4 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         elif value is not None and value != "":
-            yield f"{prefix}{name}", str(value)
+            yield f"{prefix}{name}", as_typed(value)

@@ -18,6 +18,7 @@ from ..models.automatic import Automatic
 from ..models.layout import Layout, laid_out
 from ..models.workload import Size, options_for
 from ..records.case import Choice, Scalar
+from ..records.figures import as_typed
 from ..records.options import option_class
 from ..records.schema import RANKED
 from ..tasks import own_file
@@ -203,7 +204,7 @@ class OwnOperation:
         options = options_for(function, {**self.options(), **self.place}, len(args))
         for name, value in self.options().items():
             if name not in options and value != self.file.fields[name]:
-                raise Unsupported(f"it takes no {name}, and workload.{name}={value} is not the default")
+                raise Unsupported(f"it takes no {name}, and workload.{name}={as_typed(value)} is not the default")
         _check_call(function, args, {**kwargs, **options})
         bound = partial(function, **options)
         if self.pass_ == "fwd":

@@ -238,7 +238,7 @@ MISTAKES = {
     "a set that there is not": (["+shapes=llama3", "-m"], "shapes=llama3: no such option; did you mean llama3_8b? "),
     "a list for what a run has one of": (
         ["replicas=[1,2]", "-m"],
-        "replicas: [1, 2] is not allowed; give a whole number of at least 1",
+        "replicas: [1,2] is not allowed; give a whole number of at least 1",
     ),
     "nearly a sub-command": (
         ["doctr"],

@@ -76,7 +76,7 @@ def test_a_shorter_label_names_several_implementations():
 
 @pytest.mark.parametrize(
     "label",
-    ["", "compile", "compiled(", "compiled()", "compiled(of=torch", "compiled(torch)", "compiled(mode=None, of=torch)"],
+    ["", "compile", "compiled(", "compiled()", "compiled(of=torch", "compiled(torch)", "compiled(mode=null, of=torch)"],
 )
 def test_a_malformed_label_names_no_implementation(label):
     assert not called(VARIANTS, label)
@@ -84,9 +84,9 @@ def test_a_malformed_label_names_no_implementation(label):
 
 def test_an_unknown_baseline_is_answered_with_all_labels():
     known = Labels([*VARIANTS[:2], Choice("torch", {})])
-    known.check("compiled(dynamic=True)")
+    known.check("compiled(dynamic=true)")
     known.check(None)
     with pytest.raises(
-        BadInput, match=r"baseline=file: not in this sweep; one of: compiled\(dynamic=False\), .*, torch"
+        BadInput, match=r"baseline=file: not in this sweep; one of: compiled\(dynamic=false\), .*, torch"
     ):
         known.check("file")

@@ -43,7 +43,7 @@ def test_build_and_record_are_inverse():
     [
         ({"size": 0}, "thing.size: 0 is not allowed; give a whole number of at least 1"),
         ({"size": 10**24}, "thing.size: 10{24} is not allowed; give at most 18446744073709551615"),
-        ({"size": True}, "thing.size: True is not allowed; give a whole number of at least 1"),
+        ({"size": True}, "thing.size: true is not allowed; give a whole number of at least 1"),
         ({"wait_s": float("inf")}, "thing.wait_s: inf is not allowed; give a finite number above 0"),
         ({"wait_s": float("nan")}, "thing.wait_s: nan is not allowed; give a finite number above 0"),
         ({"wait_s": 0}, "thing.wait_s: 0.0 is not allowed; give a number above 0"),

@@ -129,7 +129,7 @@ def test_an_axis_has_units_and_a_legend_only_what_is_drawn(run, tmp_path):
 
 def test_an_image_names_the_device_and_the_fields_that_are_the_same(folder):
     subtitles = {chart.group: chart.whole()["title"]["subtitle"] for chart in charts([read_run(folder)])}
-    assert subtitles == {"gelu": ["cpu · rows=8 dtype=float32"], "matmul": ["cpu · dtype=float32 tf32=True"]}
+    assert subtitles == {"gelu": ["cpu · rows=8 dtype=float32"], "matmul": ["cpu · dtype=float32 tf32=true"]}
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

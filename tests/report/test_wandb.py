@@ -151,7 +151,7 @@ def test_charts_have_one_line_per_implementation_against_the_swept_size(offline)
     panel = recorded.config["_wandb"]["visualize"]["charts/gelu/time_us"]["panel_config"]
     assert panel["panelDefId"] == "wandb/lineseries/v0"
     assert panel["stringSettings"] == {
-        "title": "gelu: time (us) (rows=8, dtype=float32, tf32=False)",
+        "title": "gelu: time (us) (rows=8, dtype=float32, tf32=false)",
         "xname": "cols",
     }
 

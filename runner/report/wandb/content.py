@@ -19,7 +19,7 @@ from ...findings.validity import may_win
 from ...measure.columns import column_of, known_columns
 from ...records.case import Scalar
 from ...records.columns import DERIVED
-from ...records.figures import finite, is_number
+from ...records.figures import as_words, finite, is_number
 from ...records.grouping import grouped
 from ...records.row import Row
 from ...records.untrusted import mapping
@@ -54,7 +54,7 @@ class Content:
 
     def title(self, workload: str, figure: str) -> str:
         """Return the title of a chart: ``gelu: time (us) (rows=8)``."""
-        constants = ", ".join(f"{name}={value}" for name, value in self.names.constants[workload].items())
+        constants = ", ".join(as_words(self.names.constants[workload]))
         return f"{workload}: {column_of(figure).axis} ({constants})"
 
     def charts(self, workload: str) -> dict[str, Series]:
