@@ -33,6 +33,9 @@ def _drawn(name, shape, dtype, source, device):
     import math, os, torch
     if shape is None:
         return dtype
+    if _LINES and not source:  # its harness would draw random numbers without a word
+        raise NotImplementedError(f"the line of its workload gives no {{name}}; for random numbers, write "
+                                  f'"{{name}}": {{{{"type": "random"}}}} among its inputs')
     if source.get("type") == "safetensors":
         from safetensors.torch import load_file
         paths = [os.path.join(root, source["path"]) for root in _ROOTS]

@@ -89,6 +89,10 @@ MISTAKES = {
         ["impl=file", "impl.path=nope.py"],
         "impl.path: 'nope.py' names no function; give one, as in impl.path=my_softmax.py:softmax",
     ),
+    "a solution with its sources as text": (
+        ["impl=file", "impl.path=solution.json"],
+        "impl.path: solution.json is not a Python file; write the sources of a solution to files, and name its entry",
+    ),
     "a compile mode that is none": (
         ["impl=compiled", "impl.mode=fast"],
         "impl.mode: 'fast' is not allowed; one of: default, max-autotune, ",

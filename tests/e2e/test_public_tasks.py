@@ -123,7 +123,8 @@ def test_lines_of_a_definition_are_a_set_of_shapes(run, here):
     inputs = {"x": {"shape": ["rows", "width"], "dtype": "float32"}, "scale": {"shape": None, "dtype": "float32"}}
     axes = {"rows": {"type": "var"}, "width": {"type": "const", "value": 8}}
     outputs = {"y": {"shape": ["rows", "width"], "dtype": "float32"}}
-    lines = [{"axes": {"rows": n}, "inputs": {"scale": {"value": 0.5}}, "tolerance": {"max_atol": n}} for n in (4, 6)]
+    given = {"x": {"type": "random"}, "scale": {"value": 0.5}}
+    lines = [{"axes": {"rows": n}, "inputs": given, "tolerance": {"max_atol": n}} for n in (4, 6)]
     (here / "twice").mkdir()
     definition = {"axes": axes, "inputs": inputs, "outputs": outputs, "reference": reference}
     (here / "twice" / "definition.json").write_text(json.dumps(definition))

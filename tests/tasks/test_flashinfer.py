@@ -35,10 +35,11 @@ DEFINITION = {
     "outputs": {"y": {"shape": ["T", "H"], "dtype": "float16"}},
     "reference": REFERENCE,
 }
+RANDOM = {name: {"type": "random"} for name in ("x", "proj", "rstd", "ids")}
 LINES = [
-    {"axes": {"T": 3}, "inputs": {"eps": {"type": "scalar", "value": 0.5}}},
-    {"workload": {"axes": {"T": 5}, "inputs": {}, "tolerance": {"max_atol": 0.5, "max_error_cap": 2.0}}},
-    {"axes": {"T": 7}, "inputs": {}, "tolerance": {"atol": 0.25, "rtol": 0.1}},
+    {"axes": {"T": 3}, "inputs": {**RANDOM, "eps": {"type": "scalar", "value": 0.5}}},
+    {"workload": {"axes": {"T": 5}, "inputs": RANDOM, "tolerance": {"max_atol": 0.5, "max_error_cap": 2.0}}},
+    {"axes": {"T": 7}, "inputs": RANDOM, "tolerance": {"atol": 0.25, "rtol": 0.1}},
 ]
 
 
@@ -75,7 +76,7 @@ def test_axes_and_scalars_are_fields_and_lines_a_set_of_shapes(write, where):
 def test_an_axis_with_the_name_of_a_usual_field_has_another_one(write):
     axes = {"layout": {"type": "var"}, "twice": {"type": "expr", "expression": "2 * layout"}}
     spec = {"shape": ["twice"], "dtype": "float32"}
-    path = write(axes=axes, inputs={"x": spec}, outputs={"y": spec}, lines=[{"axes": {"layout": 3}, "inputs": {}}])
+    path = write(axes=axes, inputs={"x": spec}, outputs={"y": spec}, lines=[{"axes": {"layout": 3}, "inputs": RANDOM}])
     assert own_file.read(path).shapes == {"lines": [{"line": 0, "task_layout": 3}]}
     assert workload(path, task_layout=5).draw("cpu", 0)[0][0].shape == (10,)
 
@@ -93,7 +94,11 @@ def test_inputs_of_the_task_s_own_function_and_of_a_file(write):
     pytest.importorskip("safetensors")
     from safetensors.torch import save_file
 
-    kinds = {"x": {"type": "custom"}, "ids": {"type": "safetensors", "path": "blob/a.safetensors", "tensor_key": "k"}}
+    kinds = {
+        **RANDOM,
+        "x": {"type": "custom"},
+        "ids": {"type": "safetensors", "path": "blob/a.safetensors", "tensor_key": "k"},
+    }
     path = write(lines=[{"axes": {"T": 2}, "inputs": kinds}], custom_inputs_entrypoint="made")
     folder = own_file.Path(path).parents[2] / "blob"
     folder.mkdir()
@@ -101,6 +106,13 @@ def test_inputs_of_the_task_s_own_function_and_of_a_file(write):
     x, _, _, ids, _ = workload(path, eps=0.75).draw("cpu", 0)[0]
     assert torch.equal(x, torch.full((2, 64), 0.75))
     assert ids.tolist() == [4, 5]
+
+
+def test_a_tensor_that_a_line_leaves_out_is_not_drawn_in_silence(write):
+    inputs = {name: source for name, source in RANDOM.items() if name != "ids"}
+    path = write(lines=[{"axes": {"T": 2}, "inputs": inputs}])
+    with pytest.raises(NotImplementedError, match=r'gives no ids; .*, write "ids": \{"type": "random"\} among'):
+        workload(path).draw("cpu", 0)
 
 
 def judge(path, line):
