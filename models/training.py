@@ -22,6 +22,7 @@ from torch import Tensor
 from ..kernels.spans import span
 from ..kernels.unsupported import Unsupported
 from ..timing.call import Call
+from ..timing.correctness import WrongOutput
 
 Forward = Callable[[], Tensor]
 Outputs = tuple[Tensor, ...]
@@ -77,7 +78,7 @@ def with_backward(function: Callable[..., Tensor], *tensors: Tensor) -> Call:
     args, wanted = _differentiated(tensors[:-1])
 
     def run() -> Outputs:
-        y = _with_gradient(function(*args))
+        y = _fit_for(tensors[-1], function(*args))
         return (y.detach(), *torch.autograd.grad(y, wanted, tensors[-1], allow_unused=True))
 
     return Call(run=run)
@@ -96,7 +97,7 @@ def backward_only(function: Callable[..., Tensor], *tensors: Tensor) -> Call:
         stream = torch.cuda.current_stream(tensors[-1].device) if tensors[-1].is_cuda else None
         if stream not in forwards:
             args, wanted = _differentiated(tensors[:-1])
-            forwards[stream] = wanted, _with_gradient(function(*args))
+            forwards[stream] = wanted, _fit_for(tensors[-1], function(*args))
         wanted, y = forwards[stream]
         return torch.autograd.grad(y, wanted, tensors[-1], retain_graph=True, allow_unused=True)
 
@@ -109,7 +110,10 @@ def _differentiated(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tenso
     return args, [tensor for tensor in args if tensor.requires_grad]
 
 
-def _with_gradient(y: Tensor) -> Tensor:
+def _fit_for(gradient: Tensor, y: Tensor) -> Tensor:
+    """Return ``y``. Raises WrongOutput if its ``gradient`` has another shape, and Unsupported without a backward."""
+    if y.shape != gradient.shape:
+        raise WrongOutput(f"y: shape {tuple(y.shape)} where {tuple(gradient.shape)} is expected")
     if not y.requires_grad:
         raise Unsupported("it has no backward: autograd cannot differentiate y; use pass=fwd")
     return y

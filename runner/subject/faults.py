@@ -14,6 +14,7 @@ from ..records.figures import figure
 from ..records.plain_text import printable
 from ..records.redaction import clip
 from ..records.row import Phase, Status
+from ..timing.correctness import WrongOutput
 
 OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|Storage size calculation overflowed|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
@@ -78,6 +79,8 @@ def classify(error: BaseException, phase: Phase) -> Fault:
     text = next((line.strip() for line in message.splitlines() if line.strip()), "")
     name = type(error).__name__  # may have several lines, if the case has made the class
     reason = printable(clip(f"{name}: {text}" if text else name, *LONGEST))
+    if isinstance(error, WrongOutput):
+        return Fault("wrong", message)
     if isinstance(error, Unsupported):
         return Fault("unsupported", printable(clip(text, *LONGEST)) or "unsupported")
     if isinstance(error, Exception) and not torch.cuda.is_available() and (refusal := without_gpu(error)):

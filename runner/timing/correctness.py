@@ -55,6 +55,10 @@ class CheckResult:
         return {"correct": None if self.unknown else self.correct, **errors, "tolerance": tolerance, **notes}
 
 
+class WrongOutput(Exception):
+    """A result is wrong in a way that keeps its call from ending, as one of another shape than its gradient."""
+
+
 class Outputs(Protocol):
     """Judge of the outputs of a call."""
 

@@ -134,7 +134,7 @@ class Worker:
         except RAISED as error:
             fault = classify(error, job.phase)
             if fault.status != "unsupported":
-                detail = clip(traceback.format_exc())
+                detail = "" if fault.status == "wrong" else clip(traceback.format_exc())
                 problem.redraw()  # it may have changed the inputs
             error.__traceback__ = None  # its frames hold the case's tensors
         job.metrics.update(loader.columns())

@@ -234,6 +234,8 @@ class Job:
     def row(self, fault: Fault | None, detail: str = "") -> Row:
         """Return the row of the case. ``fault`` is its failure, if any."""
         self._count()
+        if fault is not None and fault.status == "wrong":
+            self.wrong, self.metrics["correct"] = fault.reason, False
         status, reason = ("wrong", self.wrong) if self.wrong else ("ok", "")
         if fault is not None:
             status, reason = fault.status, fault.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -48,6 +49,7 @@ def in_place(x): return x.copy_(right(x))
 def sums(x):
     torch.sums.add(float(x.sum()))
     return right(x)
+def narrow(x): return right(x)[:, :1]
 def spoils_and_is_wrong(x): return x.mul_(2) + 1
 calls = [0]
 def spoils_later_and_is_wrong(x):
@@ -114,6 +116,15 @@ def test_cases_of_one_point_are_compared_in_rounds(user):
     assert all(len(batches) == 10 and min(batches) > 0 for batches in rounds.batches_us.values())
     assert set(rounds.instruments.values()) == {"perf_counter"}
     assert worker.compare().reason == "there is nothing to compare"
+
+
+@pytest.mark.parametrize("pass_", ["fwd", "bwd"])
+def test_y_of_another_shape_is_wrong_in_every_pass(user, pass_):
+    case = user("narrow")
+    case = replace(case, workload=Choice("gelu", {**case.workload.fields, "pass": pass_}))
+    row, spoiled = Worker().run(case)
+    assert (row.status, row.reason) == ("wrong", "y: shape (64, 1) where (64, 64) is expected")
+    assert (row.metrics["verdict"], row.detail, spoiled) == ("wrong", "", False)
 
 
 def test_a_new_point_forgets_the_old_one(user):
