@@ -31,6 +31,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from traceback import clear_frames
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 from ..device import import_path
 from ..kernels.unsupported import Unsupported
@@ -48,6 +49,7 @@ LONG_S = 1.0  # of a file's own code, without its imports, that is worth a sente
 # Errors after which nothing else of the file counts, though its functions are defined.
 LOST = re.compile(r"CUDA error|AcceleratorError|out of memory|can't allocate memory")
 NO_DRIVER = "0 active drivers"  # begins what Triton says without a GPU
+IMPORTERS = ("import_module", "__import__")  # functions that import a module by a computed name
 REGISTERS = ("custom_op", "triton_op", "define")  # functions of torch.library that take the name of an operator
 
 _folders: dict[str, tuple[str, Snapshot | None]] = {}  # folder and its git revision, by the name of the package
@@ -255,9 +257,27 @@ def revision_package(root: Path) -> str:
     return name
 
 
-def private_name(package: str, path: str, name: str) -> str:
-    """Return the name under which the file at ``path``, in ``package``, imports ``name``, which it has computed."""
-    return name if name.startswith(".") else _Rewrite(package, path).private(name) or name
+def importing(function: Any, package: str, path: str) -> Any:
+    """Return ``import_module`` or ``__import__`` for the names that the file at ``path``, in ``package``, computes.
+
+    Such a name means what it means in an import statement there. Any other ``function`` is returned as it is.
+    """
+
+    def private(name: str) -> str:
+        return "" if name.startswith(".") else _Rewrite(package, path).private(name)
+
+    def import_module(name: str, package: str | None = None) -> ModuleType:
+        return importlib.import_module(private(name) or name, package)
+
+    def import_(
+        name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] = (), level: int = 0
+    ) -> ModuleType:
+        found = "" if level else private(name)
+        module = __import__(found or name, globals, locals, fromlist, level)
+        # Without fromlist, ``__import__`` returns the first package of a dotted name.
+        return sys.modules[found.removesuffix(name) + name.partition(".")[0]] if found and not fromlist else module
+
+    return import_module if function is importlib.import_module else import_ if function is __import__ else function
 
 
 def folders() -> list[str]:
@@ -403,9 +423,11 @@ class _Rewrite(ast.NodeTransformer):
         self._top = package.partition(".")[0]
         self._root, self._snapshot = _folders[self._top]
         self.imports = _package(Path(path), IMPORTS)  # the package of the file
+        self._importers = {*IMPORTERS}  # names in the file
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         """``from a.b import c`` → ``from package.a.b import c``."""
+        self._importers |= {alias.asname for alias in node.names if alias.asname and alias.name in IMPORTERS}
         if node.module and not node.level and (private := self.private(node.module)):
             node.module = private
         return node
@@ -424,22 +446,30 @@ class _Rewrite(ast.NodeTransformer):
                 names += [ast.alias(private), ast.alias(private.removesuffix(f".{rest}"), top)]
         return [ast.copy_location(ast.Import(names), node)]
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """``import_module(name)`` → ``import_module(private_name(package, name))``."""
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """``import_module`` → ``importing(import_module, package, path)``, and so does ``__import__``."""
+        return self._importing(node) if node.id in self._importers and isinstance(node.ctx, ast.Load) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """``importlib.import_module`` → ``importing(importlib.import_module, package, path)``."""
         self.generic_visit(node)
-        match node:
-            case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[word, *_]):
-                this = ast.Call(ast.Name("__import__", ast.Load()), [ast.Constant(__name__)], [])
-                this.keywords = [ast.keyword("fromlist", ast.Tuple([ast.Constant("private_name")], ast.Load()))]
-                function = ast.Attribute(this, private_name.__name__, ast.Load())
-                node.args[0] = ast.Call(function, [ast.Constant(self._package), ast.Constant(self._path), word], [])
-        return node
+        return self._importing(node) if node.attr in IMPORTERS and isinstance(node.ctx, ast.Load) else node
+
+    def _importing(self, function: ast.expr) -> ast.Call:
+        this = f"__import__({__name__!r}, fromlist=['{importing.__name__}']).{importing.__name__}"
+        call = ast.parse(f"{this}(0, {self._package!r}, {self._path!r})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        call.args[0] = function
+        for part in ast.walk(call):
+            ast.copy_location(part, function)
+        return call
 
     def private(self, name: str) -> str:
         """Return the private name of the module that ``name`` means here; "" if it always means the same."""
         top = name.partition(".")[0]
-        always = top in (*sys.stdlib_module_names, *import_path.NAMES, *import_path.NEEDED)
-        return self._in_folder(name) or ("" if always else f"{self.imports}.{name}")
+        if top in sys.stdlib_module_names or top in import_path.NEEDED:
+            return ""
+        return self._in_folder(name) or ("" if top in import_path.NAMES else f"{self.imports}.{name}")
 
     def meant(self, name: str) -> str:
         """Return the name by which the top-level module ``name``, which is not in the folder, can be imported now."""

@@ -59,6 +59,8 @@ def versions(tmp_path):
 
 
 SOFT = """
+import importlib
+from importlib import import_module as load
 import helper_x
 from pack.deep import times
 def eager(x): return helper_x.times(x)
@@ -66,13 +68,21 @@ def deep(x): return times(x)
 def lazy(x):
     import lazy_x
     return lazy_x.times(x)
+def computed(x): return importlib.import_module(name="lazy_x").times(x)
+def renamed(x): return load(".".join(["pack", "deep"])).times(x)
+def passed(x): return next(map(importlib.import_module, ["lazy_x"])).times(x)
+def built_in(x): return __import__("pack.deep").deep.times(x)
+def built_in_from(x): return __import__("pack", fromlist=["deep"]).deep.times(x)
 def lazy_deep(x):
     from pack import deep
     return deep.times(x)
 """
 
 
-@pytest.mark.parametrize("name", ["eager", "deep", "lazy", "lazy_deep"])
+LAZY = ["eager", "deep", "lazy", "computed", "renamed", "passed", "built_in", "built_in_from", "lazy_deep"]
+
+
+@pytest.mark.parametrize("name", LAZY)
 def test_each_file_has_what_lies_beside_it_also_when_it_is_imported_later(versions, name):
     one, two = (File(f"{path}:{name}").load("gelu") for path in versions)
     assert [one(10), two(10), two(10), one(10), two(10)] == [20, 30, 30, 20, 30]

@@ -226,6 +226,7 @@ def test_helpers_in_other_folders_of_the_repository_come_from_the_revision(tmp_p
         "def g(x): return x * values.VALUE\n"
         "def h(x):\n    import pkg.sub.values\n    return x * pkg.sub.values.VALUE\n"
         "def i(x): return x * importlib.import_module('pkg.sub.values').VALUE\n"
+        "def l(x): return x * __import__('pkg.sub.values').sub.values.VALUE\n"
         "def j(x): return x * pkg.base.ten()\n"
         "def k(x): return x * importlib.import_module('.'.join(['pkg', 'sub', 'values'])).VALUE\n"
     )
@@ -237,7 +238,7 @@ def test_helpers_in_other_folders_of_the_repository_come_from_the_revision(tmp_p
     monkeypatch.syspath_prepend(str(made.folder))
     for name in [name for name in sys.modules if name.partition(".")[0] == "pkg"]:
         monkeypatch.delitem(sys.modules, name)
-    for name, old, new in [("f", 2, 3), ("g", 2, 3), ("h", 2, 3), ("i", 2, 3), ("j", 20, 30), ("k", 2, 3)]:
+    for name, old, new in [("f", 2, 3), ("g", 2, 3), ("h", 2, 3), ("i", 2, 3), ("l", 2, 3), ("j", 20, 30), ("k", 2, 3)]:
         now, before = impls(made, "impl.rev=worktree,HEAD", path=f"my-kernels/k.py:{name}")
         assert (factor(now), factor(before)) == (new, old), name
 
