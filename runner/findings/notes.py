@@ -178,7 +178,8 @@ def reason_of(row: Row) -> str:
     return f"{reason} ({where})" if where else reason
 
 
-FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
+FRAME = re.compile(r'^ *File "(.+)", line (\d+),? in ', re.MULTILINE)
+CRASHED = "Current thread "  # begins the stack of the thread that crashed, with the innermost call first
 CAUSE = "The above exception was the direct cause of the following exception:"  # Python's words
 KERNELS = (ROOT / "runner" / "kernels", ROOT / "kernels")  # the first is a link in a checkout
 LIBRARIES = {"site-packages", "dist-packages", "torch"}  # folders of a path
@@ -188,9 +189,10 @@ def source_line(detail: str) -> str:
     """Return the last line of an implementation in the traceback ``detail``: ``k.py:6``, ``kernels/gelu/triton.py:34``.
 
     If a library has wrapped another exception, as Triton's interpreter does, that is the line of the other. Return ""
-    if ``detail`` is no traceback, or only the runner and libraries are in it.
+    if ``detail`` is no traceback and no stack of a crash, or only the runner and libraries are in it.
     """
-    found = ""
+    calls = FRAME.findall(detail.partition(CRASHED)[2])
+    found = next(filter(None, (_own_line(Path(file), number) for file, number in calls)), "")
     for traceback in reversed(detail.split(CAUSE)) if detail.startswith("Traceback ") else ():
         lines = [_own_line(Path(file), number) for file, number in FRAME.findall(traceback)]
         found = next(filter(None, reversed(lines)), found)

@@ -40,6 +40,17 @@ def assembly(a, b, y, n, block: tl.constexpr):
     of_a = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(a + at)], tl.float32, is_pure=True, pack=1)
     tl.store(y + at, of_a + tl.load(b + at))
 
+@triton.jit
+def beyond(a, b, y, n, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + at, tl.load(a + at, at < n) + tl.load(b + at, at < n))
+
+@triton.jit
+def by_address(addresses, b, y, n, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    y = tl.load(addresses).to(tl.pointer_type(tl.float32))
+    tl.store(y + at, tl.load(b + at, at < n), at < n)
+
 def launched(kernel, **options):
     def add(a, b):
         y = torch.empty_like(a)
@@ -49,6 +60,13 @@ def launched(kernel, **options):
     return add
 
 add, add_rounded, add_assembly = launched(tuned), launched(rounded, block=64), launched(assembly, block=64)
+
+add_beyond = launched(beyond, block=1024)
+
+def add_by_address(a, b):
+    y = torch.empty_like(b)
+    by_address[(8,)](torch.tensor([y.data_ptr()]), b, b, b.numel(), block=64)
+    return y + a
 
 def to_gpu(a, b):
     return (a.cuda() + b.cuda()).cpu()
@@ -92,6 +110,13 @@ def test_the_interpreter_checks_an_autotuned_kernel_and_refuses_what_it_cannot_d
     assembly = others.pop((f"{ADD}_assembly", "float32"))["reason"]
     assert assembly.startswith("Triton's interpreter cannot run this kernel (inline_asm not supported")
     assert {row["reason"] for row in others.values()} == {BFLOAT16}
+
+
+def test_a_store_outside_of_the_tensors_is_an_error_in_a_line_of_the_kernel(of_file):
+    result, rows = of_file([f"{ADD}_beyond", f"{ADD}_by_address"], "debug=interpret")
+    assert [row["status"] for row in rows.values()] == ["error", "ok"], result.out
+    message = "IndexError: 512 of the 1024 elements of a store are outside of the kernel's tensors (kernels_of_mine.py:"
+    assert message in result.out
 
 
 def test_a_kernel_without_a_gpu_is_unsupported_and_says_what_to_do(of_file):

@@ -64,6 +64,17 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
     assert row_text(rows[0], names, reason_of(rows[0])) == "gelu mine: error: ValueError: my own (k.py:6)"
 
 
+DUMP = f"""printed
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f303fc14b80 (most recent call first):
+  File "{sysconfig.get_path("purelib")}/triton/runtime/interpreter.py", line 459 in create_masked_store
+  File "/home/me/k.py", line 6 in kernel
+  File "/home/me/k.py", line 9 in add
+  File "{ROOT}/runner/worker/job.py", line 135 in ready
+"""
+
+
 @pytest.mark.parametrize(
     ("detail", "where"),
     [
@@ -74,6 +85,7 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
         (TRACEBACK.replace("/home/me/k.py", "cuda/core/_utils/cuda_utils.pyx"), ""),
         (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/kernels/cuda_nvrtc.py"), ""),
         ("Last words\n" + TRACEBACK, ""),
+        (DUMP, "k.py:6"),
         ("", ""),
     ],
 )

@@ -90,3 +90,17 @@ def test_out_of_memory_that_the_gpu_has_says_that_others_hold_it():
     assert reason.endswith(
         "the GPU has 139.8 GiB, a part of which other processes hold: end them, or give smaller sizes"
     )
+
+
+def unwrap():
+    try:
+        raise RuntimeError("in a kernel") from ValueError("shapes differ")
+    except RuntimeError as error:
+        raise error.__cause__ from None
+
+
+def test_an_exception_that_was_raised_out_of_the_one_around_it_is_classified():
+    with pytest.raises(ValueError, match="shapes differ") as raised:
+        unwrap()
+    assert raised.value.__context__.__cause__ is raised.value
+    assert classify(raised.value, "check").status == "error"
