@@ -39,7 +39,12 @@ ATTRIBUTE = re.compile(rf"\b(?:__\w+__|__declspec|alignas|decltype|sizeof|noexce
 TYPE = re.compile(r"\b(?:struct|class|union|enum)\b(?:\s+(?:struct|class))?(?:\s+__\w+__)*\s*(\w*)")
 FUNCTION = re.compile(r"((?:\w+\s*(?:<[^;{}()]*>)?\s*::\s*)*)(operator\b[^(]*|\w+)\s*(?:<[^;{}()]*>)?\s*\(")
 POINTER = re.compile(r"\(\s*\*\s*(\w+)\s*\)")  # of a function, in a typedef or a variable
-FILLED = re.compile(r"\bcudaMemcpyToSymbol\w*\s*\(\s*&?\s*(\w+)")  # names of variables on the GPU
+# Variables on the GPU that a kernel cannot read here, with the reason.
+UNSET = {
+    "which the host code fills by cudaMemcpyToSymbol": r"\bcudaMemcpyToSymbol\w*(?:<[^<>]*>)?\s*\(\s*&?\s*(\w+)",
+    "whose address the host code takes to fill it": r"\bcudaGetSymbolAddress\s*\([^;]*,\s*&?\s*(\w+)\s*\)",
+    "a texture or surface reference, which CUDA 12 no longer has": r"\b(?:texture|surface)\s*<[^;=()]*>\s*(\w+)\s*;",
+}
 VARIABLE = re.compile(r"(\w+)\s*(?=[=\[;,{]|$)")
 
 TORCH = {"Half": "__half", "BFloat16": "__nv_bfloat16"}
@@ -116,9 +121,10 @@ def device_code(source: Path, kernel: str, folders: Sequence[Path] = ()) -> str:
     if not any(piece.kernel in (name, "*") for piece in pieces):
         raise BuildFailed(f"{source.name} has no kernel {name}; its kernels: {', '.join(_kernels(pieces)) or 'none'}")
     reached = _reached(set(WORD.findall(kernel)), pieces, macros)
-    if unset := sorted(reached.intersection(FILLED.findall(text))):
-        what = f"{source.name}: {name} reads {unset[0]}, which the host code fills by cudaMemcpyToSymbol"
-        raise BuildFailed(f"{what}; host code is left out here, so give {unset[0]} to the kernel as a pointer")
+    for reason, pattern in UNSET.items():
+        if unset := sorted(reached.intersection(re.findall(pattern, text))):
+            what = f"{source.name}: {name} reads {unset[0]}, {reason}"
+            raise BuildFailed(f"{what}; host code is left out here, so give {unset[0]} to the kernel as a pointer")
     shown = list(text)
     for piece in pieces:
         if not piece.is_device or not (piece.always or piece.names & reached):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,6 @@ import torch
 from ..kernels.unsupported import TRITON_NEEDS_GPU, Unsupported
 from ..records.debugging import interpreted
 from ..records.figures import figure
-from ..records.grouping import reachable
 from ..records.plain_text import printable
 from ..records.redaction import clip
 from ..records.row import Phase, Status
@@ -102,8 +102,7 @@ def classify(error: BaseException, phase: Phase) -> Fault:
         return Fault("cuda_error", reason, spoiled=True)
     if isinstance(error, ModuleNotFoundError) and phase == "inputs":
         return Fault("unsupported", f"its inputs need the package {error.name}; install it to run this")
-    causes = reachable([error], lambda error: filter(None, [error.__cause__ or error.__context__]))
-    if any(type(cause).__name__ in NO_NETWORK for cause in causes):
+    if any(type(cause).__name__ in NO_NETWORK for cause in _causes(error)):
         return Fault("unsupported", f"it needs the network, which cannot be reached here ({reason})")
     if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
         return Fault("unsupported", reason)
@@ -118,3 +117,12 @@ def _bytes(size: str) -> int:
     """Return a size as torch writes it, such as 1.50 GiB, in bytes."""
     number, unit = size.split()
     return round(float(number) * 2.0 ** (10 * ["bytes", "KiB", "MiB", "GiB"].index(unit)))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that it was raised from, or while handling them, each once."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -274,16 +274,37 @@ def test_a_name_that_the_file_lacks_is_told_with_those_that_it_has(folder):
         cuda_device_code.device_file(folder / "k.cu", "f")
 
 
-def test_a_constant_that_the_host_fills_is_told(tmp_path):
+FILLS = {
+    "cudaMemcpyToSymbol(F, h, 16)": "which the host code fills by cudaMemcpyToSymbol",
+    "cudaMemcpyToSymbolAsync<float>(F, h, 16)": "which the host code fills by cudaMemcpyToSymbol",
+    "cudaGetSymbolAddress((void**)&h, F)": "whose address the host code takes to fill it",
+}
+
+
+@pytest.mark.parametrize(("fill", "reason"), FILLS.items())
+def test_a_constant_that_the_host_fills_is_told(tmp_path, fill, reason):
     (tmp_path / "k.cu").write_text(
         "__constant__ float F[4];\n__constant__ float G[4] = {1, 2, 3, 4};\n"
         "__device__ float weighed(float x) { return F[0] * x; }\n"
         "__global__ void f(float* y) { *y = weighed(*y); }\n"
         "__global__ void g(float* y) { *y *= G[0]; }\n"
-        "void fill(float* h) { cudaMemcpyToSymbol(F, h, 16); }\n"
+        f"void fill(float* h) {{ {fill}; }}\n"
     )
     compiled(tmp_path / "k.cu", "g")
-    with pytest.raises(cuda_build.BuildFailed, match=r"^k\.cu: f reads F, which the host code fills by cudaMemcpyTo"):
+    with pytest.raises(cuda_build.BuildFailed, match=rf"^k\.cu: f reads F, {reason}; .* to the kernel as a pointer$"):
+        compiled(tmp_path / "k.cu", "f")
+
+
+def test_a_texture_reference_is_told(tmp_path):
+    (tmp_path / "k.cu").write_text(
+        "texture<float, 2, cudaReadModeElementType> image;\n"
+        "__global__ void f(float* y) { *y = tex2D(image, 0.0f, 0.0f); }\n"
+        "__global__ void g(float* y) { *y = 1; }\n"
+    )
+    compiled(tmp_path / "k.cu", "g")
+    with pytest.raises(
+        cuda_build.BuildFailed, match=r"^k\.cu: f reads image, a texture or surface reference, which CUDA"
+    ):
         compiled(tmp_path / "k.cu", "f")
 
 
