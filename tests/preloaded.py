@@ -313,7 +313,7 @@ def serve(listener: socket.socket) -> None:
     of = importlib.import_module(f"{TOPS[1]}.store.fingerprint").Fingerprints().of
     for case in importlib.import_module(f"{TOPS[1]}.config").plan(COMMAND).cases:  # others are planned in half the time
         of(case)
-    importlib.import_module(f"{TOPS[1]}.worker.used_files").installed_modules()
+    importlib.import_module(f"{TOPS[1]}.worker.used_files").modules_at_start()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         sys.exit(f"{__file__}: {threads} threads, of which a fork has but one")
     gc.collect()

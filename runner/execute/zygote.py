@@ -59,7 +59,7 @@ def main(control: socket.socket, parent: int) -> NoReturn:
         os.dup2(descriptors[0], output)
     for name in json.loads(message)["preload"]:
         importlib.import_module(name)
-    importlib.import_module("kernel_runner.worker.used_files").installed_modules()
+    importlib.import_module("kernel_runner.worker.used_files").modules_at_start()
     gc.collect()
     gc.freeze()  # a collection in a worker must not touch, and thereby copy, pages that all workers share
     prctl(DEATH_SIGNAL, 0)  # from now on it must kill its workers before it ends

@@ -147,15 +147,15 @@ def columns() -> dict[str, float | str]:
 
 def forget_tuned() -> None:
     """Let autotuned kernels of the loaded files tune again, since a configuration may be of another size."""
-    for module in _loaded(sys.modules):
+    for module in loaded():
         for _, member in undecorated(module):
             if type(member).__name__ == "Autotuner" and isinstance(cache := getattr(member, "cache", None), dict):
                 cache.clear()
 
 
-def keep_functions(names: Iterable[str]) -> None:
-    """Remember the functions of the modules called ``names``, which a workload has imported."""
-    for module in _loaded(names):
+def keep_functions(modules: Iterable[ModuleType]) -> None:
+    """Remember the functions of ``modules``, which a workload has imported."""
+    for module in modules:
         _functions.append((module, {name: part for name, part in vars(module).items() if callable(part)}))
 
 
@@ -165,9 +165,9 @@ def restore_functions() -> None:
         vars(module).update(functions)
 
 
-def _loaded(names: Iterable[str]) -> list[ModuleType]:
-    """Return those of the imported modules called ``names`` that are files of users."""
-    modules = [module for name in [*names] if isinstance(module := sys.modules.get(name), ModuleType)]
+def loaded() -> list[ModuleType]:
+    """Return the imported modules that are files of users."""
+    modules = [module for name in [*_compiled] if isinstance(module := sys.modules.get(name), ModuleType)]
     return [each for each in modules if isinstance(getattr(vars(each).get("__spec__"), "loader", None), _Loader)]
 
 
@@ -400,8 +400,9 @@ class _Loader(SourceFileLoader):
 
 def _enter_imports(rewrite: _Rewrite) -> None:
     """Make the package through which a file imports, without what the file imported before an edit."""
-    for name in [name for name in sys.modules if name.startswith(f"{rewrite.imports}.")]:
-        del sys.modules[name]
+    if rewrite.imports in _importers:
+        for name in [name for name in sys.modules if name.startswith(f"{rewrite.imports}.")]:
+            del sys.modules[name]
     sys.modules[rewrite.imports] = importlib.util.module_from_spec(ModuleSpec(rewrite.imports, None, is_package=True))
     _importers[rewrite.imports] = rewrite, [] if _added is None else _added
 

@@ -107,9 +107,9 @@ class OwnOperation:
 
         if self.file.refused:
             raise Unsupported(self.file.refused)
-        before = {*sys.modules}
+        before = {*loader.loaded()}
         module = loader.load_file(Path(self.path), functions=self.file.parts, apart="workload")
-        loader.keep_functions({*sys.modules} - before)
+        loader.keep_functions({*loader.loaded()} - before)
         return module
 
     # --- inputs ---

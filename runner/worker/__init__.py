@@ -187,8 +187,7 @@ def _judged_anew(row: Row, problem: ProblemState) -> Row:
     """Return ``row`` as a fresh process judges it, since this process does not compute with torch's own kernels."""
     from .judge_anew import judge_anew
 
-    call = problem.call_of(row.case)
-    if call is None:
+    if (call := problem.call_of(row.case)) is None:
         return row
     try:
         if ranks.current.count > 1:
@@ -216,8 +215,7 @@ def _of_worktree(case: CaseRecord, used: Iterable[str]) -> list[str]:
     snapshot = revisions.snapshot(str(case.impl.fields["rev"]), place)
     own = os.path.abspath(str(case.workload.fields.get("path") or ""))
     others = (path for path in sorted(used) if path != own and not path.startswith((*LINKED,)))
-    files = [path for path in others if snapshot.differs(path)]
-    return [os.path.relpath(path, snapshot.worktree) for path in files]
+    return [os.path.relpath(path, snapshot.worktree) for path in others if snapshot.differs(path)]
 
 
 def tidy() -> None:

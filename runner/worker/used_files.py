@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Container, Iterable, Set
 from functools import cache
 from importlib.machinery import ModuleSpec
+from itertools import takewhile
 from pathlib import Path
 
 from ..device import processes
@@ -90,8 +91,7 @@ class UsedFiles:
     def finish(self) -> dict[str, str]:
         """Return what the case has used: paths with stamps of ``runner.device.used_paths``, and FILES."""
         self._collect()
-        used = sorted(set().union(*self._case))
-        record = {path: self._stamps[path] for path in used}
+        record = {path: self._stamps[path] for path in sorted(set().union(*self._case))}
         return {**record, FILES: self._unknown or self._events.lost or ALL}
 
     # --- what is used ---
@@ -171,8 +171,8 @@ class UsedFiles:
     def _look_at_modules(self) -> set[str]:
         """Find the modules that are loaded from the folders. Return the files of those that were not known."""
         self._last = _newest()
-        installed, found = installed_modules(), set()
-        for name in [name for name in sys.modules if name not in installed]:
+        (newest, others), found = modules_at_start(), set()
+        for name in [*others, *takewhile(lambda name: name != newest, reversed(sys.modules))]:
             origin = _plain(_origin(name))
             if not origin or origin.startswith(INSTALLED) or self._modules.get(name) == origin:
                 continue
@@ -205,12 +205,13 @@ class UsedFiles:
 
 
 @cache
-def installed_modules() -> Set[str]:
-    """Return the modules of an installation that are loaded at the first call: that of the zygote, before it forks.
+def modules_at_start() -> tuple[str, Set[str]]:
+    """Return the newest module of an installation, and the modules of none, at the first call: that of the zygote.
 
-    A worker that looked at each of these thousands would copy the memory of all.
+    A worker that looked at the name of each of the thousands of an installation would copy the memory of all.
     """
-    return {name for name in sys.modules if _origin(name).startswith(INSTALLED)}
+    installed = [name for name in sys.modules if _origin(name).startswith(INSTALLED)]
+    return installed[-1], sys.modules.keys() - installed
 
 
 def _newest() -> tuple[int, str]:
@@ -220,7 +221,7 @@ def _newest() -> tuple[int, str]:
 
 def _origin(name: str) -> str:
     """Return the file of a loaded module, as its spec has it, or ""."""
-    spec = getattr(sys.modules[name], "__dict__", {}).get("__spec__")
+    spec = getattr(sys.modules.get(name), "__dict__", {}).get("__spec__")
     return spec.origin or "" if isinstance(spec, ModuleSpec) and spec.has_location else ""
 
 
