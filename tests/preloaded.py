@@ -27,6 +27,7 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,6 +60,12 @@ OURS = (
 OURS += ("report.live", "report.terminal", "timing.timer", "worker", "worker.serve")
 OURS += tuple(
     f"measure.{name}" for name in ("benchmark", "by_hand", "inspect", "memory", "ncu", "nsys", "parts", "profile")
+)
+COMPILING = (  # what a compilation imports, and nothing does before
+    "torch.distributed.tensor.experimental",
+    "torch.export",
+    "torch.utils.cpp_extension",
+    "sympy.physics.units",
 )
 COMMAND = ["workload=softmax", "workload.rows=64", "impl=naive,torch", "log=none", "-m"]
 COMMAND += [f"measure.benchmark.{words}" for words in ("samples=20", "max_s=0.02", "warmup_s=0")]
@@ -185,7 +192,9 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
 
 def _runner_of_path(run: str) -> None:
     """Keep the modules of the runner, but for ``run``, if ``sys.path`` leads to their files; else forget them."""
-    ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in TOPS}
+    # To go through the names of all modules would copy the memory of each.
+    late = [*takewhile(lambda name: name != LAST, reversed(sys.modules))]
+    ours = {name: sys.modules.pop(name) for name in reversed(late) if name.partition(".")[0] in TOPS}
     spec = find_spec(TOPS[1])
     if ours and spec and spec.origin == ours[TOPS[1]].__file__:
         sys.modules.update({name: module for name, module in ours.items() if name != run})
@@ -264,6 +273,7 @@ class Elsewhere(Forked):
 LOCK = threading.Lock()
 BASE: Mapping[str, str] = {}
 PATH: list[str] = []
+LAST = ""  # the module before those of the runner, which are the last ones of sys.modules
 ADDRESS = "PRELOADED_ADDRESS"  # in the environment of all processes of one pytest session
 STARTED_WITH = "PRELOADED_STARTED_WITH"  # and what the environment had AT_START
 SERVER: list[socket.socket] = []
@@ -305,14 +315,25 @@ def _server() -> socket.socket:
 
 def serve(listener: socket.socket) -> None:
     """Fork what is asked for, and tell of each end, until all who asked are gone."""
+    global LAST
     for name in (*PACKAGES, *(f"{TOPS[1]}.{name}" for name in OURS)):
         if find_spec(name.partition(".")[0]):
             importlib.import_module(name)
     if importlib.import_module("torch").version.cuda is None:  # else Inductor starts CUDA, which survives no fork
         importlib.import_module("torch._inductor.compile_fx")
+        for name in COMPILING:  # this and the keys below take 0.4 s of each process that compiles
+            importlib.import_module(name)
+        codecache = importlib.import_module("torch._inductor.codecache")
+        codecache.torch_key()
+        codecache.CacheBase.get_system()
     of = importlib.import_module(f"{TOPS[1]}.store.fingerprint").Fingerprints().of
-    for case in importlib.import_module(f"{TOPS[1]}.config").plan(COMMAND).cases:  # others are planned in half the time
-        of(case)
+    plan = importlib.import_module(f"{TOPS[1]}.config").plan
+    for command in ([], ["log=none"], COMMAND):  # others, of whatever options, are planned in half the time
+        for case in plan(command).cases:
+            of(case)
+    ours = [name for name in sys.modules if name.partition(".")[0] in TOPS]
+    sys.modules.update({name: sys.modules.pop(name) for name in ours})
+    LAST = [*sys.modules][-len(ours) - 1]
     importlib.import_module(f"{TOPS[1]}.worker.used_files").modules_at_start()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         sys.exit(f"{__file__}: {threads} threads, of which a fork has but one")
