@@ -124,9 +124,10 @@ def _forward_rows(
         centred = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
         if MEAN:
             centred -= near
-    w = tl.load(w_ptr + col, mask=across, other=0.0, eviction_policy=HINT).to(ARITHMETIC)
+    # Each program reads w and b, which stay in L1 while rows pass through it.
+    w = tl.load(w_ptr + col, mask=across, other=0.0, eviction_policy="evict_last").to(ARITHMETIC)
     if MEAN:
-        b = tl.load(b_ptr + col, mask=across, other=0.0, eviction_policy=HINT).to(ARITHMETIC)
+        b = tl.load(b_ptr + col, mask=across, other=0.0, eviction_policy="evict_last").to(ARITHMETIC)
         y = (centred * rstd - beyond * rstd) * w + b
     else:
         y = centred * rstd * w
