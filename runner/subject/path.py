@@ -24,7 +24,7 @@ from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
 from ..timing.unwritten import fill_cached, filled
 from .operation import FileCheck
-from .recompiles import compilations, recompiles
+from .recompiles import compilations, eagerly, recompiles
 
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
 KEEPS = "; it is right for other values, which the inputs had at its first call: compute from the inputs at each call"
@@ -50,13 +50,15 @@ def first_calls(
         ``mutates_inputs``, with ``peak`` on a GPU ``first_call_peak_bytes``, and those of torch.compile.
 
     """
-    columns: dict[str, Scalar] = {}
+    first: dict[str, float] = {}
     compiled = compilations()
     if judged and inputs.numbers and call.reads_inputs and not call.keeps_forward:
-        with forgiven(), other_values(call, inputs):
-            columns = _first_call(call, device, peak=peak)
+        with forgiven(), other_values(call, inputs), eagerly():  # sizes inside may depend on values
+            first = _first_call(call, device, peak=peak)
     try:
-        columns = _first_call(call, device, peak=peak and not columns) | columns
+        columns: dict[str, Scalar] = {
+            name: max(value, first.get(name, value)) for name, value in _first_call(call, device, peak=peak).items()
+        }
     except BaseException:
         with suppress(Exception):  # the GPU may have failed for good
             inputs.note_changes()
@@ -75,10 +77,12 @@ def first_calls(
     return replace(call, inputs=inputs.movable if call.reads_inputs else ()), columns
 
 
-def _first_call(call: Call, device: str, *, peak: bool) -> dict[str, Scalar]:
+def _first_call(call: Call, device: str, *, peak: bool) -> dict[str, float]:
     synchronize(device)
     started = time.perf_counter()
-    columns = {"first_call_peak_bytes": peak_bytes(call.run, device)} if peak and device == "cuda" else {}
+    columns: dict[str, float] = {}
+    if peak and device == "cuda":
+        columns["first_call_peak_bytes"] = peak_bytes(call.run, device)
     if not columns:
         call.run()
         synchronize(device)

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, FrameType
 from typing import Any
+
+import torch
 
 from ..records.case import Scalar
 from ..records.replaced import setting
 from ..timing.call import Call
 
 WRAPPER = "torch/_dynamo/eval_frame.py"  # a frame of this file stands above all that torch.compile runs
+
+
+def eagerly() -> AbstractContextManager[object]:
+    """Let what torch.compile has wrapped run as it was written, and compile nothing."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def compilations() -> list[Any]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -28,6 +27,7 @@ from ..timing.call import Expected
 from ..timing.correctness import CHUNK, CheckResult, deviation, misfit, part, same_bits
 from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, returned, tensors
 from .limits import Floats, Integers
+from .recompiles import eagerly
 from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
 
 SEED = 1
@@ -338,10 +338,7 @@ class Judge:
         mode = Rounding(self._kind, kinds, noise, **options)
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
         math = sdpa_kernel(SDPBackend.MATH)  # of operators that the mode knows
-        # What torch.compile has wrapped runs eagerly: else it compiles the modes too, in a minute and with warnings.
-        compiles = "torch._dynamo" in sys.modules
-        eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
-        with eager, in_float64, mode, NominalTypes(mode), math:
+        with eagerly(), in_float64, mode, NominalTypes(mode), math:  # torch.compile would compile the modes too
             outputs = self._run(*values)
         return self._collected(outputs, values), mode
 

@@ -70,5 +70,15 @@ def test_recompiles_are_counted_with_torchs_own_reason(graphs):
     assert not any(each.timing.columns.get("recompiles") for each in dynamic)
 
 
+def test_sizes_that_depend_on_values_are_compiled_for_the_values_of_the_inputs_alone(graphs):
+    def large(x):
+        return x[x > 0.5].exp()
+
+    x = torch.linspace(0, 1, 11)  # halved, none is above 0.5
+    row = bench(graphs(large, dynamic=None), x, check=large)
+    assert row.columns["correct"]
+    assert row.columns["recompiles"] == 0
+
+
 def test_a_function_that_nobody_compiles_has_no_such_columns(graphs):
     assert not [name for name in bench(twice, torch.ones(3)).columns if name.startswith("recompile")]
