@@ -27,7 +27,7 @@ from ..records.case import BENCH, Choice, Scalar
 from ..records.figures import interval, is_number
 from ..records.paired_rounds import PairedRounds as Rounds
 from ..records.plain_text import encodable
-from ..records.plan import Plan
+from ..records.plan import OUTPUTS, Plan
 from ..records.row import Row
 from .rows import Rows, scalar
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 WIDTH = 200  # characters of a table, where no terminal says how wide it is
-OUTPUTS = "outputs"  # where runs are, unless ``output_dir`` says otherwise
 MATPLOTLIB = "a chart needs matplotlib: pip install matplotlib"
 
 

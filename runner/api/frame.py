@@ -33,7 +33,8 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
 
     """
     _require("pandas", "orjson")
-    from ..findings.past import EXAMPLE, read_run
+    from ..findings.past import read_run
+    from ..store.run_folder import EXAMPLE
 
     if not folders:
         raise BadInput(f"no folder is given; give one or more, as {EXAMPLE}")
@@ -56,8 +57,8 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
 
 def _named(folder: str | Path) -> list[str | Path]:
     """Return ``folder``, or the folders of runs that it names as a pattern, in order of their paths."""
-    from ..findings.past import EXAMPLE
     from ..store import journal
+    from ..store.run_folder import EXAMPLE
 
     if not glob.has_magic(str(folder)) or Path(folder).exists():
         return [folder]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..records.bad_input import BadInput, choices
+from ..records.plan import OUTPUTS
 
 if TYPE_CHECKING:
     from ..findings.run import Run
@@ -105,7 +106,7 @@ class Parser(argparse.ArgumentParser):
     def _assign(self, options: argparse.Namespace) -> None:
         """Set the fields of ``options`` that the arguments name. Raises BadInput for an unknown one."""
         fields = [name for name in ("columns", "output_dir") if name in self.takes]
-        options.runs, options.output_dir = [], "outputs"
+        options.runs, options.output_dir = [], OUTPUTS
         for word in options.arguments:
             name, equals, value = word.partition("=")
             if equals and name in fields:

@@ -15,9 +15,10 @@ import sys
 from collections.abc import Sequence
 
 from ..findings import select
-from ..findings.past import run_folders, summarize
+from ..findings.past import summarize
 from ..records.bad_input import BadInput
 from ..report.table import Table, text_of
+from ..store.run_folder import run_folders
 from ._parser import Parser
 
 COLUMNS = ("date", "time", "name", "device", "commit", "cases", "failed", "folder")

@@ -20,7 +20,7 @@ from ..records.bad_input import BadInput
 from ..records.case import Choice
 from ..records.options import option_class
 from ..records.paired_rounds import PairedRounds
-from ..records.plan import Plan
+from ..records.plan import OUTPUTS, Plan
 from ..records.row import Row
 from ..records.schema import build
 from ..report import Hint, Reporter
@@ -90,7 +90,7 @@ def carry_out(
         rows, lost = conclude(session, reporters, argv, shown=extended is None)
     if interrupts.first:
         if typed and len(rows) < len(session.plan.cases):
-            words = "resume=last" if plan.output_dir == "outputs" else f"resume={shlex.quote(str(session.folder))}"
+            words = "resume=last" if plan.output_dir == OUTPUTS else f"resume={shlex.quote(str(session.folder))}"
             print(f"runner: interrupted; to go on: python -m runner {words}", file=sys.stderr, flush=True)
         raise SystemExit(128 + interrupts.first)
     return session, 1 if ended or lost else exit_code(rows)

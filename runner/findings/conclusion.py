@@ -42,7 +42,6 @@ NOT_COMPARED = "the times are of different devices or numbers of threads, or one
 class Statement:
     """Sentences about one workload, or about two runs."""
 
-    workload: str
     summary: str  # one or two sentences
     details: Sequence[str]  # a sentence for each series of sizes
 
@@ -70,7 +69,7 @@ def conclude(run: Run) -> Conclusion:
         won = [leader for leader in leaders if leader.case.workload.name == workload and leader.fastest]
         members = [line for line in lines if line.case.workload.name == workload]
         summary = _summary(won, members, names) if won else f"{workload}: {NO_WINNER}"
-        findings.append(Statement(workload, summary, list(_series(won, names))))
+        findings.append(Statement(summary, list(_series(won, names))))
     rows = [line.row for line in lines]
     failures = row_notes([row for row in rows if row.status != "ok"], names)
     doubts = row_notes([row for row in rows if row.status == "ok"], names)
@@ -226,7 +225,7 @@ def _winners(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Statement]:
         same = "".join(f", {label} at {count}" for label, count in always.most_common())
         summary = f"the fastest is the same at {always.total()} of {len(common)} problems that several runs have{same}"
         if common:
-            yield Statement(workload, f"{workload}: {summary}.", details)
+            yield Statement(f"{workload}: {summary}.", details)
 
 
 def together(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
@@ -242,7 +241,7 @@ def together(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
         details = [*(f"Different: {text}" for text in different), *_moved(comparison.pairs)]
         doubts = Counter(pair.doubt for pair in comparison.pairs if pair.word == "unclear" and pair.doubt)
         details += [f"Unclear, {count} of {len(comparison.pairs)}: {doubt}" for doubt, count in doubts.items()]
-        statements.append(Statement("", summary, details))
+        statements.append(Statement(summary, details))
     return statements
 
 

@@ -24,7 +24,6 @@ from .lines import derive_lines
 from .matching import match_key, reduced, typed
 from .names import Names
 from .notes import reason_of
-from .past import run_folders
 from .replicas import merge_replicas, replicas_by_case
 from .validity import verdict
 
@@ -52,7 +51,7 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
     ``conditions`` are as for ``show --where``: ``workload=gelu``, ``cols=256,1024``, ``device=cpu``. Raises BadInput if
     there is no such run, or if the column or a name in a condition is unknown.
     """
-    if not (folders := run_folders(output_dir)):
+    if not (folders := run_folder.run_folders(output_dir)):
         raise BadInput(f"{output_dir}: there is no run; measure something first, or give output_dir=...")
     every, messages = _read(folders)
     if not every:

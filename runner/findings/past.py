@@ -13,7 +13,7 @@ from ..device.files import no_link
 from ..records import untrusted
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
-from ..records.plan import Plan
+from ..records.plan import OUTPUTS, Plan
 from ..records.row import HARMLESS, Row
 from ..records.settings import Settings
 from ..store import journal, run_folder
@@ -21,10 +21,7 @@ from ..store.provenance import commits
 from ..store.resume import other_device
 from .run import Run
 
-EXAMPLE = "outputs/<date>/<time>-<name>"
-TIME = "hh-mm-ss-"  # before the name of a run's folder
 MOST_ROWS = 20_000  # of the newest runs, in which a case is looked for
-OUTPUTS = "outputs"  # where runs are, unless ``output_dir`` says otherwise
 
 
 def read_run(of: str | Path, output_dir: str = OUTPUTS) -> Run:
@@ -32,18 +29,7 @@ def read_run(of: str | Path, output_dir: str = OUTPUTS) -> Run:
 
     Raises BadInput if there is no run, it has another format, or its settings cannot be read.
     """
-    if str(of) == "last":
-        if not (newest := run_folder.newest(output_dir)):
-            raise BadInput(f"last: there is no run under {output_dir}; give the folder of one, as {EXAMPLE}")
-        of = newest
-    folder = Path(of)
-    if not (folder / journal.NAME).is_file():
-        what = f"it holds no {journal.NAME}, so it is not the folder of a run"
-        what = what if folder.is_dir() else "it is a file" if folder.exists() else "there is no such folder"
-        others = run_folders(str(folder)) or run_folders(str(folder.parent)) or run_folders(output_dir)
-        alike = [run for run in others if run.name[len(TIME) :] == folder.name[len(TIME) :]] or others
-        advice = f"give {alike[-1]}, or another of python -m runner list" if alike else f"give {EXAMPLE}"
-        raise BadInput(f"{folder}: {what}; {advice}")
+    folder = run_folder.locate(of, output_dir)
     contents = journal.load(folder)
     try:
         plan = run_folder.read_plan(folder)
@@ -75,16 +61,10 @@ def with_cases(plan: Plan, rows: Iterable[Row]) -> Plan:
     return replace(plan, cases=tuple(cases.values()))
 
 
-def run_folders(output_dir: str = OUTPUTS) -> list[Path]:
-    """Return the folders of all runs under ``output_dir``, the oldest first."""
-    folders = [path.parent for path in Path(output_dir).glob(f"*/*/{journal.NAME}")]
-    return sorted(folders, key=run_folder.begun)
-
-
 def newest_first(output_dir: str, most_rows: int = MOST_ROWS) -> Iterator[list[Row]]:
     """Yield the rows of each run under ``output_dir``, the newest run first, until ``most_rows`` have been read."""
     read = 0
-    for folder in reversed(run_folders(output_dir)):
+    for folder in reversed(run_folder.run_folders(output_dir)):
         if read < most_rows:
             with suppress(BadInput):  # of another format
                 rows = journal.read_rows(folder)
@@ -119,7 +99,7 @@ def summarize(folder: Path) -> tuple[dict[str, Any], str]:
 
     The line is empty if nothing can be read. It takes a tenth of the time of ``read_run``. Raises nothing.
     """
-    name, cases = folder.name[len(TIME) :], 0
+    name, cases = folder.name[len(run_folder.TIME) :], 0
     with suppress(OSError, ValueError):
         with open(folder / run_folder.PLAN, "rb", opener=no_link) as file:
             cases = sum(1 for _ in untrusted.lines(file)) - 1
@@ -138,7 +118,7 @@ def summarize(folder: Path) -> tuple[dict[str, Any], str]:
     cases = max(cases, len(rows))
     return {
         "date": folder.parent.name,
-        "time": folder.name[: len(TIME) - 1].replace("-", ":"),
+        "time": folder.name[: len(run_folder.TIME) - 1].replace("-", ":"),
         "name": name,
         "device": ", ".join(dict.fromkeys(row["device"] for row in rows.values() if row["device"])),
         "commit": commits(rows.values()),

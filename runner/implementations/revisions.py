@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from ..device.cache import cache_folder
-from ..device.git import harmless
+from ..device.git import harmless, run_git
 from ..device.used_paths import is_equal
 from ..records.bad_input import BadInput
 from ..records.case import RECORDED
@@ -26,7 +26,6 @@ from ..records.case import RECORDED
 SUBMODULE = "160000"  # mode of its entry in a commit
 COMMIT = re.compile(r"[0-9a-f]{40,64}")
 SHOWN = 10  # digits of a commit in messages
-REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")  # set inside a git hook
 ASK = "fetch it with: git fetch --unshallow (actions/checkout: fetch-depth: 0)"
 
 
@@ -163,19 +162,9 @@ def _done(worktree: Path, *words: str, environment: Mapping[str, str] | None = N
 
 def _git(worktree: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run git in ``worktree``. Raises BadInput if there is no git."""
-    inherited = {name: value for name, value in os.environ.items() if name not in REPOSITORY}
-    settings = {"LC_ALL": "C", "GIT_LFS_SKIP_SMUDGE": "1", "GIT_TERMINAL_PROMPT": "0", **(environment or {})}
-    command = ["git", "-C", str(worktree), "-c", "core.sparseCheckout=false", *words]
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            env=inherited | settings | harmless(worktree),
-            check=False,
-        )
+        variables = {**(environment or {}), **harmless(worktree)}
+        return run_git(worktree, "-c", "core.sparseCheckout=false", *words, variables=variables)
     except FileNotFoundError:
         raise BadInput("impl.rev: needs git, which is not installed") from None
 

@@ -12,6 +12,7 @@ from .row import Status
 Part = Literal["sources", "versions", "device", "measure"]  # of what a row is valid for
 LOCAL = Choice("local", {})  # the launcher
 NAME = re.compile(r"\w[\w.+-]{0,99}")  # of a run
+OUTPUTS = "outputs"  # where runs are, unless ``output_dir`` says otherwise
 NAME_RULE = "it names a folder, so give letters, digits and . _ + -, 100 at most"
 
 

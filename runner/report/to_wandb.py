@@ -23,7 +23,7 @@ from ..records.schema import build
 from ..store import journal, run_folder
 from .output import target
 from .wandb import Wandb
-from .wandb.client import LOG, NO_KEY, client_environment, failure, may_have_key, run_module
+from .wandb.client import NO_KEY, client_environment, may_have_key, run_silently
 from .wandb.state import TITLE_LENGTH, Address, State, read_state
 
 PACKAGE = "wandb_workspaces"
@@ -116,11 +116,9 @@ def _build(request: dict[str, Any], timeout_s: float) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="runner-wandb-", ignore_cleanup_errors=True) as place:
         into = Path(place)
         module = ["kernel_runner.report.wandb.workspace", json.dumps(request), str(into / "outcome.json")]
-        silent = {**client_environment(into, timeout_s), "WANDB_SILENT": "true"}
-        with open(into / LOG, "wb") as log:
-            code, stopped = run_module(module, log, silent, timeout_s, f"no answer within {timeout_s:g} s")
-        if stopped or code:
-            return "", stopped or failure("its process", code, into / LOG)
+        environment, late = client_environment(into, timeout_s), f"no answer within {timeout_s:g} s"
+        if failure := run_silently(module, into, environment, timeout_s, late):
+            return "", failure
         outcome = json.loads((into / "outcome.json").read_text(encoding="utf-8"))
         return str(outcome["url"]), str(outcome["why"])
 

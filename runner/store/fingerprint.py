@@ -25,6 +25,7 @@ from ..device.processes import ROOT
 from ..device.used_paths import ABSENT, ALL, FILES, MODULE, contents, repository, stamp
 from ..implementations import loader
 from ..records.case import CaseRecord, Choice
+from ..records.grouping import reachable
 from ..records.plain_text import printable
 from ..records.row import Row
 from ..tasks import formats, own_file
@@ -158,15 +159,14 @@ class Fingerprints:
         waiting = [Path(os.path.abspath(path)) for path in starts]
         packages = [folder / "__init__.py" for path in waiting for folder in path.parents if _is_lifted(folder)]
         waiting += [path for path in packages if path.is_file()]
-        seen: dict[Path, None] = {}
-        while waiting:
-            path = waiting.pop(0)
-            if path not in seen and path.parent != PACKAGE:  # the runner's own version says nothing about a row
-                seen[path] = None
-                for level, name in sorted(self._source(path, entries.get(path, ())).imports):
-                    roots = self._roots_of(path, level, name)
-                    waiting += _imported(name.removeprefix("kernel_") if roots == [ROOT] else name, roots)
-        return list(seen)
+
+        def imported(path: Path) -> Iterator[Path]:
+            for level, name in sorted(self._source(path, entries.get(path, ())).imports):
+                roots = self._roots_of(path, level, name)
+                files = _imported(name.removeprefix("kernel_") if roots == [ROOT] else name, roots)
+                yield from (file for file in files if file.parent != PACKAGE)  # the runner's version says nothing
+
+        return list(reachable(waiting, imported))
 
     def _roots_of(self, path: Path, level: int, name: str) -> Sequence[Path]:
         """Return the folders in which an import of ``name`` in ``path`` is looked for; ``level`` counts leading dots.

@@ -35,6 +35,8 @@ from . import journal
 
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
+EXAMPLE = "outputs/<date>/<time>-<name>"  # of the folder of a run
+TIME = "hh-mm-ss-"  # before the name of a run in that of its folder
 STARTED = "%Y-%m-%dT%H:%M:%S%z"  # form of the recorded start of a session
 ENVIRONMENT = "environment.json"
 PUBLISHED = ".logged"  # names of the reporters that have published all rows of the run, one per line
@@ -64,25 +66,46 @@ def withdraw(folder: Path) -> None:
         folder.parent.rmdir()
 
 
-def find(of: str, output_dir: str, name: str | None) -> Path:
-    """Return the folder that ``resume=<of>`` names; for ``last`` see ``newest``.
+def run_folders(output_dir: str) -> list[Path]:
+    """Return the folders of all runs under ``output_dir``, the oldest first."""
+    folders = [path.parent for path in Path(output_dir).glob(f"*/*/{journal.NAME}")]
+    return sorted(folders, key=begun)
 
-    Raises BadInput if there is no such folder, no journal in it, a link out of it or a pipe, which a session would
-    write to, or if the run has another format or was saved by a program.
+
+def locate(of: str | Path, output_dir: str, name: str | None = None) -> Path:
+    """Return the folder ``of`` a run. ``last`` is the newest under ``output_dir``, of those called ``name`` if given.
+
+    Raises BadInput, which names a folder to give instead, if it is not the folder of a run.
     """
-    if of == "last":
-        if folder := newest(output_dir, name):
-            _check_kind(folder)
-            return folder
+    if str(of) == "last":
+        for folder in reversed(run_folders(output_dir)):
+            with contextlib.suppress(OSError, ValueError):  # of a plan that cannot be read
+                if (folder / PLAN).is_file() and (name is None or read_plan(folder, with_cases=False).name == name):
+                    return folder
         called = f" called {name}" if name else ""
-        remedy = "give the whole command of the one that you mean, or leave" if name else "leave"
-        raise BadInput(f"resume=last: there is no run{called} under {output_dir}; {remedy} resume out to start one")
+        raise BadInput(f"last: there is no run{called} under {output_dir}; give the folder of one, as {EXAMPLE}")
     folder = Path(of)
-    if not folder.is_dir():
-        raise BadInput(f"resume={of}: there is no such folder; give last, or one that holds a {journal.NAME}")
-    if not (folder / journal.NAME).is_file():
-        raise BadInput(f"resume={of}: it holds no {journal.NAME}, so it is not the folder of a run; give another")
-    for path in _odd_entries(folder):
+    if (folder / journal.NAME).is_file():
+        return folder
+    what = f"it holds no {journal.NAME}, so it is not the folder of a run"
+    what = what if folder.is_dir() else "it is a file" if folder.exists() else "there is no such folder"
+    others = run_folders(str(folder)) or run_folders(str(folder.parent)) or run_folders(output_dir)
+    alike = [run for run in others if run.name[len(TIME) :] == folder.name[len(TIME) :]] or others
+    advice = f"give {alike[-1]}, or another of python -m runner list" if alike else f"give {EXAMPLE}"
+    raise BadInput(f"{folder}: {what}; {advice}")
+
+
+def find(of: str, output_dir: str, name: str | None) -> Path:
+    """Return the folder that ``resume=<of>`` names.
+
+    Raises BadInput as ``locate`` does, and if the folder has a link out of it or a pipe, which a session would write
+    to, or if the run has another format or was saved by a program.
+    """
+    try:
+        folder = locate(of, output_dir, name)
+    except BadInput as error:
+        raise BadInput(f"resume={error}, or leave resume out to start one") from None
+    for path in _odd_entries(folder) if of != "last" else ():
         if not path.is_symlink():
             raise BadInput(f"resume={of}: {path} is not a regular file; remove it")
         if not _is_within(folder, path):
@@ -117,16 +140,6 @@ def artifact(folder: Path, name: str) -> Path | None:
 
 def _is_within(folder: Path, path: Path) -> bool:
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
-
-
-def newest(output_dir: str, name: str | None = None) -> Path | None:
-    """Return the folder of the newest run under ``output_dir``, of those called ``name`` if that is given."""
-    folders = [path.parent for path in Path(output_dir).glob(f"*/*/{PLAN}") if (path.parent / journal.NAME).is_file()]
-    for folder in sorted(folders, key=begun, reverse=True):
-        with contextlib.suppress(OSError, ValueError):
-            if name is None or read_plan(folder, with_cases=False).name == name:
-                return folder
-    return None
 
 
 def begun(folder: Path) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from ..records.grouping import reachable
 from ..records.schema import RANKED
 from . import formats
 from .formats import FILLED, RESERVED
-from .syntax import constant, decorators, names_in, parameters
+from .syntax import assigned, constant, decorators, names_in, parameters
 
 DType = Literal["float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"]
 Pass = Literal["fwd", "bwd", "fwd_bwd"]
@@ -188,13 +188,12 @@ def _dtype(path: str, default: ast.expr | None) -> str | None:
 def _settings(path: str, tree: ast.Module) -> dict[str, Any]:
     """Return the values of SETTINGS at the top of the file."""
     values: dict[str, Any] = {}
-    assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
-    for name in (name for name in SETTINGS if name in assigned):
+    for name, value in (pair for node in tree.body for pair in assigned(node) if pair[0] in SETTINGS):
         try:
-            values[name] = ast.literal_eval(assigned[name])
+            values[name] = ast.literal_eval(value or name)  # a name is no literal
         except ValueError:
-            written = ast.unparse(assigned[name])
-            raise BadInput(f"{path}: {name} = {written} is not a literal; write the values") from None
+            written = f" = {ast.unparse(value)}" if value else ""
+            raise BadInput(f"{path}: {name}{written} is not a literal; write the values") from None
         if name not in ("axes", "shapes") and not (isinstance(values[name], int | float) and values[name] >= 0):
             raise BadInput(f"{path}: {name} = {values[name]!r} is not allowed; give a number of at least 0")
     return values

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from .syntax import parameters
+from .syntax import names_in, parameters
 
 ONE_FILE = """
 def inputs({fields}*, seed): return (generate_input({given}),)
@@ -58,7 +58,7 @@ def text_of(path: Path, tree: ast.Module, reserved: Collection[str]) -> str:
 
     task = _read(path)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    names = {*functions, *(name.id for name in ast.walk(tree) if isinstance(name, ast.Name))}
+    names = {*functions, *names_in(tree)}
     if lacking := [name for name in ("generate_input", "ref_kernel", "check_implementation") if name not in names]:
         raise ValueError(f"{reference_of(path).name} defines no {', '.join(lacking)}")
     sets = {name: [*map(named, task.get(name) or [])] for name in ("tests", "benchmarks")}

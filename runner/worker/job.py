@@ -31,6 +31,7 @@ from ..timing.arguments import Inputs
 from ..timing.call import Call
 from ..timing.verdict import UNTRUE
 from .problem import ProblemState, algorithms, device_name
+from .sanitizer import run_sanitizer
 
 SHARE_PRECOMPILE = 0.1  # of the GPU's memory, for a process that compiles while another case runs
 TIMED_PHASES = ("inputs", "check", "measure")  # each has a column <phase>_s; build has build_s and first_call_s
@@ -99,8 +100,6 @@ class Job:
     def _sanitize(self) -> None:
         """Run the case under compute-sanitizer first, since the implementation may spoil this process."""
         self.enter("measure")
-        from .sanitizer import run_sanitizer  # it imports this module
-
         context = self.context("sanitizer")
         try:
             self.metrics |= run_sanitizer(context)

@@ -176,14 +176,8 @@ def test_the_cuda_of_torch_is_read_from_its_file(capsys):
     assert f"torch's CUDA   {torch.version.cuda or 'none'}\n" in capsys.readouterr().out
 
 
-def test_gpus_are_named_by_the_files_of_the_driver_or_else_by_nvml(tmp_path, monkeypatch, capsys):
+def test_version_names_the_gpus_that_a_program_sees(monkeypatch, capsys):
     monkeypatch.setattr(version, "driver", lambda: "580.1")
-    monkeypatch.setattr(version, "GPUS", tmp_path)
-    monkeypatch.setattr(version.gpus, "visible", lambda: [Gpu(0, "GPU-1", "NVIDIA RTX", 0, 0)])
+    monkeypatch.setattr(version.gpus, "visible", lambda: [Gpu(n, f"GPU-{n}", "NVIDIA H200", 0, 0) for n in (0, 1)])
     assert cli.main(["version"]) == 0
-    assert "driver         580.1\nGPUs           NVIDIA RTX\n" in capsys.readouterr().out
-    for place in ("0000:18:00.0", "0000:2a:00.0"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 1\n")
-    assert cli.main(["version"]) == 0
-    assert "GPUs           NVIDIA H200, NVIDIA H200\n" in capsys.readouterr().out
+    assert "driver         580.1\nGPUs           NVIDIA H200, NVIDIA H200\n" in capsys.readouterr().out

@@ -150,7 +150,7 @@ def test_without_it_nothing_is_resumed(here):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["resume=nowhere"], "resume=nowhere: there is no such folder; give last, or one that holds a rows.jsonl"),
+        (["resume=nowhere"], "resume=nowhere: there is no such folder; give outputs/"),
         (["resume=last", "name=other"], "resume=last: there is no run called other under outputs"),
         (["resume=last", "output_dir=elsewhere"], "resume=last: there is no run under elsewhere"),
         (["resume=last", "resume.retry=oomm"], "resume.retry: 'oomm' is not allowed; did you mean oom\\? One of: "),

@@ -44,6 +44,13 @@ def test_a_file_has_the_commit_of_its_repository(mine):
     assert of(mine / "k.py")["repository"] == "https://example.org/group/mine.git"
 
 
+def test_in_a_hook_of_another_repository_a_file_has_the_commit_of_its_own(mine, tmp_path, monkeypatch):
+    git(tmp_path, "init", "-q", "other")
+    expected = of(mine / "k.py")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    assert of(mine / "k.py") == expected
+
+
 def test_only_changes_of_the_files_that_are_run_make_it_dirty(mine, tmp_path):
     (mine / "notes.txt").write_text("b")
     (mine / "outputs").mkdir()

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from runner.findings.past import run_folders
 from runner.records.bad_input import BadInput
 from runner.records.case import Choice
 from runner.records.plan import Plan, Resume
@@ -16,6 +15,7 @@ from runner.records.row import Row
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
+from runner.store.run_folder import run_folders
 
 FINGERPRINTS = Fingerprints()  # of files that no test changes; reading them takes a third of a second
 
@@ -230,7 +230,7 @@ def test_resume_finds_a_folder_by_path_or_the_newest_of_a_name(case, tmp_path):
     assert run_folder.find("last", str(tmp_path), None) == folders[2]
     assert run_folder.find(str(folders[1]), "anywhere", None) == folders[1]
     with pytest.raises(
-        BadInput, match=r"no run called c under .*; give the whole command of the one that you mean, or"
+        BadInput, match=r"no run called c under .*; give the folder of one, .*, or leave resume out to start one"
     ):
         run_folder.find("last", str(tmp_path), "c")
     with pytest.raises(BadInput, match="there is no such folder"):
@@ -256,7 +256,7 @@ def test_the_newest_is_the_one_that_began_last_whatever_the_clock_on_the_wall_wa
     assert names == ["berlin", "york", "tokyo"]
     berlin = tmp_path / "2025-01-01/12-00-00-berlin"
     run_folder.write_environment(berlin, {"started": "2025-01-01T12:00:00"})  # of no zone: the time of the file counts
-    assert run_folder.newest(str(tmp_path)) == berlin
+    assert run_folder.locate("last", str(tmp_path)) == berlin
 
 
 @pytest.mark.parametrize(

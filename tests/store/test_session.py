@@ -78,7 +78,7 @@ def test_a_session_that_has_ended_is_extended_without_being_read_again(plan, cas
     assert session.folder.joinpath(journal.NAME).read_bytes().startswith(before)
     assert len(journal.load(session.folder).rows) == 6
     assert len(run_folder.read_plan(session.folder).cases) == 6
-    assert run_folder.newest(plan.output_dir) == session.folder
+    assert run_folder.locate("last", plan.output_dir) == session.folder
 
 
 def full(monkeypatch, what="write"):

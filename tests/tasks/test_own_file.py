@@ -53,6 +53,11 @@ def test_fields_implementations_and_parts_are_read(file):
     assert (read.axes, read.atol, read.rtol) == ({"cols": [1024, 4096]}, None, 1e-3)
 
 
+@pytest.mark.parametrize("line", ["axes: dict = {'n': [1, 2]}", "axes, atol = {'n': [1, 2]}, 1e-3"])
+def test_a_setting_may_be_annotated_or_one_of_several(file, line):
+    assert file(f"{line}\ndef inputs(n=1): ...\ndef reference(x): ...").axes == {"n": [1, 2]}
+
+
 def test_it_is_read_again_after_an_edit(file):
     before = file("def inputs(n=1): ...\ndef reference(x): ...\n")
     after = file("def inputs(n=1): ...\ndef reference(x): ...\ndef other(x): ...\n")
@@ -93,6 +98,10 @@ def test_it_is_read_again_after_an_edit(file):
         (
             "atol = -1\ndef inputs(n=1): ...\ndef reference(x): ...",
             "atol = -1 is not allowed; give a number of at least 0",
+        ),
+        (
+            "shapes, atol = load()\ndef inputs(n=1): ...\ndef reference(x): ...",
+            "shapes is not a literal; write the values",
         ),
         ("def inputs(n=1:", "line 1: "),
     ],

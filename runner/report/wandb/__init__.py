@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 from .. import Hint
-from .client import LOG, NO_KEY, client_environment, failure, may_have_key, run_module, sync
+from .client import NO_KEY, client_environment, may_have_key, run_silently, sync
 from .state import NAME_LENGTH, PROJECT_LENGTH, REFUSED, TAG_LENGTH, State, group_of, read_state, write_state
 
 PROJECT = "kernel-runner"
@@ -118,12 +118,9 @@ class Wandb:
     def _record(self, folder: Path, into: Path, variables: Mapping[str, str], offline: str) -> tuple[State, str]:
         """Return what was recorded, if anything, and why it cannot be uploaded, or was not recorded, or ""."""
         module = ["kernel_runner.report.wandb.record", str(folder), str(into), json.dumps(asdict(self)), offline]
-        silent = {"WANDB_SILENT": "true"}  # otherwise wandb.login() asks the server for the user's name
         limit_s = self.timeout_s + MARGIN_S
-        with open(into / LOG, "wb") as log:
-            code, stopped = run_module(module, log, {**variables, **silent}, limit_s, f"not done within {limit_s:g} s")
-        if stopped or code:
-            return State(), stopped or f"{failure('recording', code, into / LOG)}, see {LOG}"
+        if failure := run_silently(module, into, variables, limit_s, f"not done within {limit_s:g} s"):
+            return State(), failure
         # The client's link to its log is absolute: in a copy of the folder it would lead back here.
         for path in (into / "wandb").rglob("*"):
             if path.is_symlink() and os.path.isabs(os.readlink(path)):

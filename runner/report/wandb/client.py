@@ -55,10 +55,18 @@ def run_module(
         processes.kill_group(process)  # W&B's core has a group of its own, and ends with its parent
 
 
-def failure(doing: str, code: int, log: Path) -> str:
-    """Return that ``doing``, in a process, ended with an exit code, and the error: the last line of its log."""
-    *_, last = read_kept(log).splitlines() or [""]
-    return f"{doing} ended with code {code}" + (f": {redact(last)}" if last else "")
+def run_silently(module: list[str], folder: Path, environment: Mapping[str, str], limit_s: float, late: str) -> str:
+    """Run ``python -m <module>`` like ``run_module``, with its output in a log in ``folder``.
+
+    Return why it failed, with the last line of the log, or "".
+    """
+    silent = {**environment, "WANDB_SILENT": "true"}  # otherwise wandb.login() asks the server for the user's name
+    with open(folder / LOG, "wb") as log:
+        code, stopped = run_module(module, log, silent, limit_s, late)
+    if stopped or not code:
+        return stopped
+    *_, last = read_kept(folder / LOG).splitlines() or [""]
+    return f"the W&B client ended with code {code}" + (f": {redact(last)}" if last else "")
 
 
 def sync(
