@@ -200,7 +200,7 @@ def _device(given: str | torch.device) -> torch.device:
 
 
 def _unknown(given: Mapping[str, object]) -> str:
-    """Return what to write instead of arguments that ``bench`` does not have: most are meant for the function."""
+    """Return the advice on arguments that ``bench`` does not have: most are meant for the function."""
     name, value = next(iter(given.items()))
     if near := get_close_matches(name, inspect.signature(bench).parameters, 1, 0.75):
         return f"bench has no argument {name}; did you mean {near[0]}?"
@@ -235,7 +235,7 @@ def run_of(rows: Sequence[Row], rounds: Sequence[Rounds] = (), baseline: str | N
 class Timing:
     """The time of one call. Times are in us; one that was not measured is None."""
 
-    name: str  # of the function
+    name: str  # name of the function
     device: str  # "cpu", or the name of the GPU
     us: float  # trimmed mean of the samples; on a GPU with a cold L2 cache, unless ``cold=False``; NaN if wrong
     low_us: float  # 95 % interval
@@ -246,7 +246,7 @@ class Timing:
     host_us: float | None  # GPU: until the call returns
     pipelined_us: float | None  # GPU: calls back to back, per call
     pct_of_measured_peak: float | None
-    peak_mem_bytes: int | None  # of one call above its inputs
+    peak_mem_bytes: int | None  # peak of one call, above its inputs
     samples: int
     clock_mhz: float | None  # GPU: of its multiprocessors, during the samples
     verdict: str  # "ok", or the gravest doubt about the time: see docs/timing.md
@@ -316,7 +316,7 @@ class Compared:
 
     name: str
     size: Any  # a number or a text; None without a sweep
-    timing: Timing  # of its samples alone
+    timing: Timing  # from its samples alone
     paired_us: float | None  # time in the paired rounds, which the table shows; None without them
     correct: bool | None  # None: not checked
     speedup: float | None  # time of the baseline over its time, from paired rounds; None for wrong outputs

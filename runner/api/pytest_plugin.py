@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .bench import Comparison
 
 RUNS = pytest.StashKey[list["Run"]]()
-FIRST_S = 0.6  # of paired rounds; each repetition takes twice as long
+FIRST_S = 0.6  # first limit of paired rounds; each repetition takes twice as long
 TARGET_PCT = 0.5  # half-width of the interval that the first ones aim at; each repetition aims at half of it
 
 
@@ -149,7 +149,7 @@ def _share(by: str | float) -> float:
 
 
 def _ratio(line: Any) -> str:
-    """Return how many times as long ``f`` takes, with its interval."""
+    """Say how many times as long ``f`` takes, with the interval."""
     from ..records.figures import factor, factors
 
     ends = line.speedup_high and 1 / line.speedup_high, line.speedup_low and 1 / line.speedup_low

@@ -109,7 +109,7 @@ def scalar(size: Any) -> Scalar:
 
 
 def described(args: Sequence[Any]) -> str:
-    """Return what ``args`` are, without values but for numbers and words: ``256x512 float32, -1``."""
+    """Return the shapes and types of ``args``, and the values of numbers and words: ``256x512 float32, -1``."""
     text = ", ".join(map(_described, args)) or "call"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(args)} arguments)"
 

@@ -124,7 +124,7 @@ class Parser(argparse.ArgumentParser):
                 raise BadInput(f"{name}: not an argument of {self.command}; {known}")
 
     def _known(self, name: str) -> str:
-        """Return what may be given where ``name`` is not known, the nearest first."""
+        """Return the known names, those most like ``name`` first."""
         fields = [f"{field}=" for field in ("columns", "output_dir") if field in self.takes]
         return choices(name, [*fields, *(flag for flag in self._option_string_actions if flag.startswith("--"))])
 

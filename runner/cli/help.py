@@ -25,7 +25,7 @@ from . import FIRST_WORDS
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
 PACKAGES = {**grid.PACKAGES, "impl": "implementations", "launcher": "execute", "log": "report"}
-ENTRY = re.compile(r"( *)([A-Za-z_]\w*):\s*(.*?)\s*(?:#\s*(.*))?$")  # of a YAML: ``field: value  # meaning``
+ENTRY = re.compile(r"( *)([A-Za-z_]\w*):\s*(.*?)\s*(?:#\s*(.*))?$")  # a line of YAML: ``field: value  # meaning``
 WIDEST = 44  # characters of ``field=value`` beside which meanings are aligned
 LONGEST = 140  # characters of a meaning; of a longer one the first sentence is shown
 TEMPLATE = """\
@@ -136,9 +136,9 @@ def _fields(values: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterator[
 
 
 def complete(compose: Composer, line: str) -> list[str]:
-    """Return what the last word of a shell's ``line`` may become.
+    """Return the completions of the last word of a shell's ``line``.
 
-    That is options and fields, allowed values of a field, one more value after a comma, and, as the first word,
+    These are options and fields, allowed values of a field, one more value after a comma, and, for the first word,
     sub-commands.
     """
     commands = option_names("cli")

@@ -84,7 +84,7 @@ def _table(plan: Plan, work: Remaining) -> str:
 
 
 def _work(plan: Plan, devices: set[str] | None) -> tuple[Remaining, list[str]]:
-    """Return what a run would do, and its messages about the run that it resumes."""
+    """Return the cases that a run would measure, and messages about the run that it resumes."""
     of = plan.resume.of
     if not of:
         return Remaining(again={case.key: "" for case in plan.cases}), []

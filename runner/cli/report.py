@@ -26,7 +26,7 @@ from ..records.bad_input import BadInput, choices
 from ..records.options import option_summaries
 from ._parser import Parser, read_runs
 
-PREFIX = "to_"  # of the modules of runner.report that are formats
+PREFIX = "to_"  # begins the names of modules of runner.report that are formats
 TAKES = ("runs", "output_dir", "output")
 
 

@@ -32,7 +32,7 @@ from . import own_workloads
 from .grid import check_count
 from .messages import YAML_ERRORS, check_yaml
 
-Keys = tuple[str, ...]  # of a field: ("workload", "rows")
+Keys = tuple[str, ...]  # path of a field: ("workload", "rows")
 
 DOTTED = re.compile(r"\w+(\.\w+)*")
 ARGUMENTS = ("impl", "args")  # the only node with names that no YAML file has

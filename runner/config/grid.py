@@ -25,11 +25,11 @@ AXES = ("axes", "pairs", "one_at_a_time", "on_cpu")  # what an experiment sweeps
 NODES = ("workload", "impl", "measure", "launcher", "log", "shapes", "resume", "columns", "conclusion", *AXES)
 # They choose no cases.
 RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "question", "conclusion", "baseline", "output_dir")
-ONE_VALUE = ("name", "question", "baseline", "replicas", "output_dir")  # of Globals, the same in all cases
+ONE_VALUE = ("name", "question", "baseline", "replicas", "output_dir")  # fields of Globals, equal in all cases
 ANALYSIS = "{name: growth, over: workload.size}"  # an item of ``conclusion``
 BESIDE = ("axes", "shape", "quick")  # in an option's YAML, no fields: default sweep, order of sizes, values if quick
 MOST_CASES = 100_000  # a grid takes 30 us a case to compose, and 0.2 s or more a case to run
-MOST_NAMES = 4  # of workloads, in the name of a run's folder
+MOST_NAMES = 4  # most workloads in the name of a run's folder
 PACKAGES = {"workload": "models", "measure": "measure"}  # where the class of an option is
 FIRST_LINE = "the first line of an experiment's YAML must be: # @package _global_"
 
@@ -246,7 +246,7 @@ def _check_arguments(impls: Sequence[Choice], cases: Sequence[CaseRecord]) -> No
 
 
 def having_argument(argument: str, workloads: Collection[str]) -> str:
-    """Return which implementations of ``workloads`` have ``argument``, as in ``triton has it: impl=triton``, or ""."""
+    """Name the implementations of ``workloads`` that have ``argument``: ``triton has it: impl=triton``; "" for none."""
     names = []
     for name, impl in implementations.defaults().items():
         with suppress(BadInput, OSError):  # it lacks fields that only a user gives, as the path of impl=file

@@ -27,7 +27,7 @@ FORMATS = {
     "popcorn": "vectoradd_py/task.yml",
 }
 NAMELESS = {"definition.json": ".json", "task.yml": ".task"}  # called so in each task → what ends its name
-PROVIDER = "own file"  # of these options, to Hydra
+PROVIDER = "own file"  # named by Hydra as the source of these options
 NAMED = re.compile(r"""^path:[ ]*["']?([^"'#\n]+?)["']?[ ]*(?:#.*)?$""", re.MULTILINE)  # a file that a YAML file names
 
 
@@ -52,7 +52,7 @@ def registered(words: Sequence[str]) -> list[str]:
     items = {word: [path for item in values for path in found.get(item, [item])] for word, values in typed.items()}
     files = [item for values in items.values() for item in values if own_file.is_own(item)]
     names = {path: _option_name(path, files) for path in files}
-    sets: dict[str, dict[str, Any]] = {}  # of shapes, by their names
+    sets: dict[str, dict[str, Any]] = {}  # name of a set of shapes → its values
     for path, name in names.items():
         file = own_file.read(path, strict=not any(path in paths for paths in found.values()))
         if form in FORMATS and form != "file" and file.format != form and not file.refused:

@@ -66,7 +66,7 @@ def _of_sets(options: DictConfig) -> Iterator[tuple[str, object]]:
 
 def _lines(options: DictConfig, names: Sequence[str], source: str, sizes: Any) -> tuple[str, ...]:
     """Return an override for each of ``sizes``. ``source`` names their origin in messages."""
-    if isinstance(sizes, Mapping):  # of a task: each case names its fields
+    if isinstance(sizes, Mapping):  # a task file: each case names its fields
         return tuple(f"workload.{name}={in_hydra(size)}" for name, size in sizes.items())
     typed, is_list = source.startswith(SHAPE), isinstance(sizes, list | ListConfig)
     if typed and is_list and any(isinstance(size, list) for size in sizes):

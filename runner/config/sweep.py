@@ -125,7 +125,7 @@ def _check_argument(compose: Composer, override: Override, grid: Sequence[Block]
 
 
 def _zipped(groups: Axes, values: Axes) -> list[tuple[list[str], Axes]]:
-    """Return what ``pairs`` take together: options, and the values that go with them. Raises BadInput."""
+    """Return the combinations that ``pairs`` take: options, and the values of each. Raises BadInput."""
     counts = {key: len(lines) for key, lines in (groups | values).items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count} of {key}" for key, count in counts.items())

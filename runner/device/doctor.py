@@ -202,7 +202,7 @@ def _cxx() -> Check:
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 LEAST_FREE_BYTES = 2**30
-BUSY_SHARE = 0.2  # of the cores, by the load average
+BUSY_SHARE = 0.2  # share of the cores, by the load average
 
 
 def check_surroundings() -> list[Check]:

@@ -15,7 +15,7 @@ LINE = 64  # bytes of a counter, so that no two share a cache line
 LEFT = 2**62  # is added to the counter of a rank that comes to no further turn
 HEAD = 8  # bytes of a length
 SPIN_S = 0.002  # longest wait at full speed, for ranks that are here already; it would keep gloo's threads from a core
-PAUSE_S, LONGEST_PAUSE_S = 0.00002, 0.001  # of other waits, longer and longer
+PAUSE_S, LONGEST_PAUSE_S = 0.00002, 0.001  # pauses of other waits become longer
 
 
 class MeetingPlace:

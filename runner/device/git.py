@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 
 REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")  # set inside a git hook
-SCOPES = ("local", "worktree")  # of settings that come with a repository; those of the user and of the system stay
+SCOPES = ("local", "worktree")  # settings that come with a repository; those of the user and of the system stay
 FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
 LIMIT_S = 20.0  # for an answer
 
 
 def git(folder: Path, *words: str) -> str | None:
-    """Return what git prints in ``folder``; None if it fails or is missing, as without a repository."""
+    """Return the output of git in ``folder``; None if it fails or is missing, as without a repository."""
     try:
         answer = run_git(folder, "--no-optional-locks", *words, variables=harmless(folder), limit_s=LIMIT_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -31,7 +31,7 @@ GPU_PROPERTIES = {  # name in torch → name in environment.json
     "warp_size": "threads_per_warp",
 }
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-FORMAT = 3  # of a certificate, and of the checks behind it; another number makes older certificates invalid
+FORMAT = 3  # format of a certificate and its checks; a new number makes older certificates invalid
 
 
 def identity() -> dict[str, str]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))  # the folder of the packages
-NAMES = ("runner", "kernel_runner")  # of this project's package
-LIBRARY = os.path.dirname(os.path.realpath(os.__file__))  # of Python
+NAMES = ("runner", "kernel_runner")  # names of this project's package
+LIBRARY = os.path.dirname(os.path.realpath(os.__file__))  # Python's own
 # Distributions whose modules no folder shadows, with those that they require; the first requires the others, if it is
 # installed.
 NEEDED = ("kernel-runner", "torch", "triton", "numpy", "hydra-core", "orjson", "pandas", "pyyaml", "rich", "wandb")

@@ -12,7 +12,7 @@ from .cache import cache_folder, read_record
 from .files import text_in
 
 CPU_FACTS = Path("/proc/cpuinfo")
-FLOPS_PER_CYCLE = {"avx512f": 64, "fma": 32}  # of a core in float32: two fused multiply-adds of a vector
+FLOPS_PER_CYCLE = {"avx512f": 64, "fma": 32}  # per core in float32: two fused multiply-adds of a vector
 OTHER_FLOPS, LEAST_GHZ, REACHED = 16, 2.4, 0.8  # without these; an idle core shows less; of the peak by a product
 BANDWIDTH = 1.25e9  # bytes per second of a core, page faults included
 MOST_CORES = 8  # whose bandwidths add up

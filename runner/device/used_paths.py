@@ -22,7 +22,7 @@ MODULE = ".*"  # ends the path of a module that was looked for: a folder, or a f
 
 
 def stamp(path: str) -> str:
-    """Return what changes when the file, the listed folder or the missing module at ``path`` does."""
+    """Return a text that changes with the file, the listed folder or the missing module at ``path``."""
     if path.endswith(("/", MODULE)):
         return contents(path)
     try:

@@ -65,7 +65,7 @@ class DeviceQueue:
         self._oom_kills = processes.oom_kills()  # on this machine when the queue, or the last case, started
         self._attempts: Counter[str] = Counter()  # how often each case was given to a worker
         self._failed_starts = 0  # in a row
-        self._replica = 0  # of the cases that the worker runs
+        self._replica = 0  # replica of the cases that the worker runs
         self._reported = False  # the worker is dying, and its case has a row or needs none
 
     @property

@@ -31,7 +31,7 @@ from .precompile import WORTH, Precompiler, compiled, process_count
 from .spawn import Gone, Spawner, Zygote
 from .worker_process import WorkerProcess
 
-SOURCES = (Zygote, Spawner) if sys.platform == "linux" else (Spawner,)  # of workers, the best first
+SOURCES = (Zygote, Spawner) if sys.platform == "linux" else (Spawner,)  # ways to start workers, the best first
 MOST_RANKS_PER_CORE = 4  # processes with torch in each; a few share a core so that a program can be tried
 LEAST_ROOM = 10**9  # bytes of address space; a worker takes 0.83 GB on a CPU
 STOPPED_S = 2.0  # a wait that takes so much longer means that this process could not run

@@ -58,7 +58,7 @@ class Precompiler:
         self._to_start = [devices[place % len(devices)] for place in range(count)]
         self._resting: list[Sequence[Gpu]] = []  # devices whose processes begin again after the next row
         self._compiling: dict[WorkerProcess, CaseRecord | None] = {}  # that each process compiles
-        self._columns: dict[str, Mapping[str, Scalar]] = {}  # of compiled cases, by key
+        self._columns: dict[str, Mapping[str, Scalar]] = {}  # key of a compiled case → its columns
         self._given: set[str] = set()  # cases that workers have already
 
     @property

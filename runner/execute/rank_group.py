@@ -28,7 +28,7 @@ class RankGroup(WorkerProcess):
         self, source: Source, log_path: Path, gpus: Sequence[Gpu], count: int, like: CaseRecord | None = None
     ) -> None:
         self._ranks: list[WorkerProcess] = [self]
-        self._answers: dict[int, dict[str, Any]] = {}  # of this case by rank, in the order in which they came
+        self._answers: dict[int, dict[str, Any]] = {}  # rank → its answer about this case, in the order of arrival
         self._failed_at = 0.0  # when the first failed row came
         self._lost: int | None = None  # the rank that ended first
         self._place = MeetingPlace(count)
@@ -181,7 +181,7 @@ class RankGroup(WorkerProcess):
 
 
 def _of_rank(number: int, end: object) -> str:
-    """Return how a worker has ended as a sentence about its rank."""
+    """Return a sentence about a rank whose worker has ended."""
     return str(end).replace("the worker", f"rank {number}")
 
 

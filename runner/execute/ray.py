@@ -152,7 +152,7 @@ class RayActors:
         self.ledger = Ledger()
         self.ledger.add(cases)
         self._actors: list[_Actor] = []
-        self._numbers = count()  # of actors
+        self._numbers = count()  # numbers of actors
         self._piece = 1  # problems that an actor gets at a time
 
     def start(self, most: int, at_once: int) -> None:

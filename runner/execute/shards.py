@@ -25,8 +25,8 @@ from . import CannotStart, Event, Limits, Notice, Ready, Started
 from .local import Local
 
 JOB = re.compile(r"\d+(_\d+)?|DEBUG_\d+")  # number of a job, for scancel
-MOST_DEATHS_IN_A_ROW = 3  # of machines or tasks without a row in between; then no other is started
-MOST_STARTS = 6  # of a case without a row, in tasks that reached their time limit
+MOST_DEATHS_IN_A_ROW = 3  # deaths of machines or tasks without a row in between; then no other is started
+MOST_STARTS = 6  # starts of a case without a row, in tasks that reached their time limit
 
 
 def need(package: str, extra: str) -> None:
@@ -83,7 +83,7 @@ class Ledger:
     def __init__(self) -> None:
         self.problems: deque[list[CaseRecord]] = deque()
         self.begun: Counter[str] = Counter()  # how often each case was started
-        self.deaths_in_a_row = 0  # of holders, without a row in between
+        self.deaths_in_a_row = 0  # deaths of holders without a row in between
         self._suspects: deque[CaseRecord] = deque()
         self._deaths: Counter[str] = Counter()
 

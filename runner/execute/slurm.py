@@ -28,8 +28,8 @@ from .shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, need, one_line
 from .slurm_parts import Part, Shard, event_of
 from .spawn import Zygote
 
-MOST_REQUEUES = 100  # of a task that reaches its time limit; cases that are too long are given up earlier
-FOLDER = "slurm"  # of submitit's files, in the run's folder, from which a task is unpickled
+MOST_REQUEUES = 100  # for a task that reaches its time limit; cases that are too long are given up earlier
+FOLDER = "slurm"  # holds submitit's files, in the run's folder, from which a task is unpickled
 NUMBERS = ("array_parallelism", "signal_delay_s")  # options of submitit that sbatch does not know
 NODES = ("nodes", "N", "ntasks", "n", "ntasks-per-node", "ntasks_per_node")  # options that would start a task twice
 SETTLE_POLLS = 6  # polls until an ended task counts as such: Slurm may queue it again, and files may come late
@@ -129,7 +129,7 @@ class Array:
         self.open: list[_Task] = []  # tasks whose journals may grow
         self._fingerprints = Fingerprints()
         self._started: dict[str, Scalar] = {}  # start of the cases of the run's rows, by key
-        self._rounds: list[PairedRounds] = []  # of earlier sessions of the run
+        self._rounds: list[PairedRounds] = []  # from earlier sessions of the run
         self.ledger = Ledger()
 
     def take_over(self, cases: Sequence[CaseRecord]) -> Generator[Event, None, list[CaseRecord]]:

@@ -122,7 +122,7 @@ class Spawner:
             self.reap(pid, DYING_S)
 
 
-Source = Zygote | Spawner  # of workers
+Source = Zygote | Spawner  # starts workers
 
 
 def _start(command: Sequence[str], keep: Sequence[int], log: int, added: dict[str, str]) -> subprocess.Popen[bytes]:

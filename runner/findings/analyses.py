@@ -299,7 +299,7 @@ def _is_less(one: Line, other: Line, column: str) -> bool:
 
 
 def _without(run: Run, case: CaseRecord, field: str) -> str:
-    """Return what tells ``case`` from others beside the value of ``field``."""
+    """Name ``case`` by the fields other than ``field`` in which cases differ."""
     group, _, name = field.partition(".")
     problem = {key: value for key, value in run.names.problem(case).items() if key not in (name, field)}
     impl = run.names.impl(case)

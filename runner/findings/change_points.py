@@ -36,7 +36,7 @@ class Point:
     """The case in one run."""
 
     run: str  # ``<date>/<time>-<name>``
-    rows: Sequence[Row]  # of its replicas
+    rows: Sequence[Row]  # one for each replica
     row: Row  # the replicas merged into one
     commit: str  # short, ``*`` behind it if its files differed; "" if it is not known
     value: float | None
@@ -86,7 +86,7 @@ class ChangePoint:
 class Series:
     """The same case on one kind of device, the oldest run first."""
 
-    case: CaseRecord  # of the newest run
+    case: CaseRecord  # in the newest run
     device: str
     column: str
     points: Sequence[Point]
@@ -187,7 +187,7 @@ def _ratio(
 
 
 def _note(series: Series) -> str:
-    """Return why no change can be found; "" if one could be."""
+    """Return the reason why no change can be found, else ""."""
     judged = [point for point in series.points if point.log is not None]
     if len(judged) < 2:
         few = "one run" if len(series.points) == 1 else f"{len(judged)} of {len(series.points)} runs can be judged"
@@ -199,7 +199,7 @@ def _note(series: Series) -> str:
 
 
 def _also(series: Series, place: int) -> str:
-    """Return what else is different from the point at ``place`` on, or that the sources are the same."""
+    """Describe what else changed at the point at ``place``, or say that the sources are the same."""
     before, after = series.points[place - 1].row, series.points[place].row
     prints = before.fingerprint, after.fingerprint
     every = sorted({*prints[0], *prints[1]})

@@ -112,7 +112,7 @@ class RooflinePoint:
     line: Line
     intensity: float  # operations per byte of the minimum traffic
     flop_per_s: float
-    peak_pct: float | None  # of the measured peak at that intensity; None if it is not known
+    peak_pct: float | None  # percent of the measured peak at that intensity; None if unknown
 
 
 def roofline_point(line: Line) -> RooflinePoint | None:

@@ -120,7 +120,7 @@ def answers(run: Run) -> list[str]:
 
 
 def _summary(leaders: Sequence[Leader], lines: Sequence[Line], names: Names) -> str:
-    """Return how often each implementation is the fastest, and what that means beside the baseline."""
+    """Say how often each implementation is the fastest, and by how much it beats the baseline."""
     workload, count = leaders[0].case.workload.name, len(leaders)
     if count == 1:
         return f"{workload}: {_sentence(leaders, '', [])}"

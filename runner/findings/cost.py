@@ -21,8 +21,8 @@ from ..subject.operation import OwnOperation, workload_class
 from ..tasks import sizes
 
 CPU = "cpu"
-START_S = {True: 3.0, False: 6.0}  # of the command and its worker: on a CPU, on a GPU
-COMPILING_S = 5.0  # of the first call of ``impl=compiled``, once for a workload
+START_S = {True: 3.0, False: 6.0}  # start of the command and its worker: on a CPU, on a GPU
+COMPILING_S = 5.0  # first call of ``impl=compiled``, once for a workload
 # Bytes that a CPU moves for each number.
 DRAWING, EXACTLY, COMPARING = 25, 60, 270  # an input; an input or output of a float64 reference; an output
 WITH_ERRORS, COMPARING_OWN = 42, 60  # a user's reference that runs with errors; its outputs
@@ -33,7 +33,7 @@ PASSES = {"fwd": 1, "bwd": 2, "fwd_bwd": 3}
 ELEMENTARY = 8  # bytes that each operation moves where each is a kernel of its own
 CHECKED = 3  # calls before the measurement: the first one, and two of the check
 SLOW_S, BESIDE_SLOW, FEWEST = 0.05, 7, 5  # a longer call is a sample; calls beside the samples; samples at least
-OTHER_CALLS = 25  # of a measurement that is not ``benchmark``
+OTHER_CALLS = 25  # calls of a measurement other than ``benchmark``
 
 
 class Work(NamedTuple):
@@ -49,7 +49,7 @@ class Definition(NamedTuple):
 
     flops: float
     moved: float  # bytes
-    numbers: float  # of inputs and outputs; in a user's file those that its function computes
+    numbers: float  # elements of inputs and outputs; in a user's file those that its function computes
     outputs: float  # numbers
     own: bool  # a user's file
 

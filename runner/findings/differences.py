@@ -26,10 +26,10 @@ MOST_NAMED = 4  # files or values in one difference
 
 
 def differences(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str]:
-    """Return what differs between two runs beside the times: ``torch: 2.12.0 in A, 2.13.0 in B``.
+    """Return the differences between two runs other than times: ``torch: 2.12.0 in A, 2.13.0 in B``.
 
-    That is the machine, versions, commits, sources, inputs and settings. Sources, clocks and settings are compared over
-    the cases that both have.
+    These are the machine, versions, commits, sources, inputs and settings. Sources, clocks and settings are compared
+    over the cases that both have.
     """
     sides = [Side(name, run, cases_by_key(run)) for name, run in zip(names, (a, b), strict=True)]
     both = match_sides(*sides).both
@@ -48,7 +48,7 @@ def differences(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str
 
 
 def _machine(run: Run) -> dict[str, str]:
-    """Return what is known about the machine and the versions of a run, by names for people."""
+    """Return the known facts about the machine and the versions of a run, by the names that are printed."""
     sessions: Sequence[Mapping[str, Any]] = run.sessions
     every = [worker for each in sessions for worker in (each.get("worker"), *mapping(each.get("workers")).values())]
     workers, packages = list(map(mapping, every)), [mapping(each.get("packages")) for each in sessions]

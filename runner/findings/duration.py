@@ -26,7 +26,7 @@ SAME, SAME_WORKLOAD, FAR_SIZES, OTHER_WORKLOAD, OTHER_DEVICE, DEFINITION = BASES
     "from operations and bytes",
 )
 GUESSES = BASES[2:]
-GUESSED_SHARE = 0.2  # of the time: from here on, all of it is called a guess
+GUESSED_SHARE = 0.2  # from this share of guessed time on, all of it is called a guess
 FAR = 16.0  # times as long a call, or as short, as that of the row: too far to scale it up
 MOST_SLOWER = 20.0  # times what operations and bytes take
 MOST_ALIKE = 50  # rows of a kind that are looked at, the newest
@@ -40,7 +40,7 @@ class Observed:
     """The seconds of an earlier case; of the reference alone if the label is REFERENCE."""
 
     work: Work
-    label: str  # of its implementation
+    label: str  # label of its implementation
     device: str
     total: float  # without the reference
     cost: Cost = NOTHING  # call 0: it was not timed
@@ -56,10 +56,10 @@ class Observed:
 class Estimate:
     """Estimated seconds of a grid."""
 
-    seconds: dict[str, float | None] = field(default_factory=dict)  # of cases, by key; None: nothing is known
-    bases: dict[str, str] = field(default_factory=dict)  # of BASES, by key
+    seconds: dict[str, float | None] = field(default_factory=dict)  # key of a case → its time; None: unknown
+    bases: dict[str, str] = field(default_factory=dict)  # key of a case → one of BASES
     beside_s: float = 0.0  # start of the worker, and paired rounds
-    rows: int = 0  # of earlier runs that were read
+    rows: int = 0  # number of rows of earlier runs that were read
     runs: int = 0
 
     @property
@@ -203,7 +203,7 @@ class Past:
         return growth, seen.built_s + self._checked_and_measured(case, device, cost, correction), cost
 
     def _observed(self, rows: Sequence[Row]) -> Iterator[Observed]:
-        """Yield what each of ``rows``, those of a run, took, and the reference of each problem.
+        """Yield the time that each of the ``rows`` of a run took, and that of the reference of each problem.
 
         The longest check of a problem has computed the reference, the shortest has only compared.
         """
@@ -228,7 +228,7 @@ class Past:
 
 
 def _grown(seconds: float, defined_s: float, growth: float) -> float:
-    """Return how long an earlier part takes that grows: what it took above its definition is overhead, and does not."""
+    """Scale the time of an earlier part. Its overhead, the time above ``defined_s``, does not grow."""
     return seconds + min(seconds, MOST_SLOWER * defined_s) * (growth - 1)
 
 
@@ -237,9 +237,9 @@ def _number(row: Row, column: str) -> float:
 
 
 def _kinds(case: CaseRecord, label: str, device: str) -> Iterator[tuple[str, Kind]]:
-    """Yield what similar cases share with ``case``, the most similar first, each with what it is called in BASES.
+    """Yield the traits that similar cases share with ``case``, the most similar first, each with its name in BASES.
 
-    ``label``: of its implementation, or REFERENCE. Other workloads share neither that nor a function of a user's file.
+    ``label``: its implementation, or REFERENCE. Other workloads share neither that nor a function of a user's file.
     """
     alike = ((SAME, case.problem), (SAME_WORKLOAD, case.workload.text), (SAME_WORKLOAD, case.workload.name))
     others = ((OTHER_WORKLOAD, ""),) if label != REFERENCE and "path" not in case.impl.fields else ()

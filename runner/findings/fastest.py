@@ -18,16 +18,16 @@ from .ratios import apart, bounds, inverse
 from .run import Run
 from .validity import contended, may_win
 
-VAGUE = 10.0  # of an interval from a tenth to ten times the ratio, only the nearer end is told
+VAGUE = 10.0  # if an interval reaches from a tenth to ten times the ratio, only the nearer end is printed
 
 
 @dataclass(frozen=True)
 class Leader:
     """The fastest implementation of a problem, and the next one."""
 
-    case: CaseRecord  # of the problem
+    case: CaseRecord  # one case of the problem
     fastest: Sequence[str] = ()  # labels: the fastest first, then those tied with it
-    line: Line | None = None  # of the fastest
+    line: Line | None = None  # line of the fastest
     next: str = ""
     ahead: float | None = None  # the next one's time over the fastest's
     low: float | None = None  # ends of its 95 % interval
@@ -123,7 +123,7 @@ def _ranges(leaders: Sequence[Leader], axis: str) -> Iterator[str]:
 
 
 def gain(slower: Line, faster: Line, lines: Sequence[Line]) -> str:
-    """Return how many times as fast the second line is as the first: ``1.30x as fast (1.29x to 1.31x)``."""
+    """Return the speed-up of the second line over the first in words: ``1.30x as fast (1.29x to 1.31x)``."""
     ratio, word = compared(slower, faster, lines)
     if word == "same":
         return "the same time within 1 %"

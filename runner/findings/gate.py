@@ -164,7 +164,7 @@ def _by_time(pair: Pair, ratio: Ratio, limit: float, *, slower: bool) -> tuple[W
 
 
 def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
-    """Return what would decide an unclear pair."""
+    """Return the advice that would decide an unclear pair."""
     processes = min(pair.processes)
     if ratio.separate is not None:
         return pair.doubt

@@ -92,7 +92,7 @@ def _fulfilling(series: _Runs, conditions: Sequence[str]) -> _Runs:
 
 
 def _record(row: Row) -> dict[str, Any]:
-    """Return what conditions are about, by the names of rows.csv."""
+    """Return the values that conditions test, by the names of rows.csv."""
     fields = case_fields(replace(row.case, impl=typed(row.case.impl)))
     return {**fields, **row.case.flat_settings, "device": row.device}
 

@@ -13,7 +13,7 @@ from ..records.case import Scalar
 from ..records.row import Row
 from ..store import run_folder
 
-MOST_BYTES = 2**24  # of a text
+MOST_BYTES = 2**24  # most that is read of a text
 
 
 def kept_files(folder: Path, row: Row, pattern: str = "*") -> dict[PurePath, Path]:

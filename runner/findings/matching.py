@@ -24,7 +24,7 @@ class MatchedCase:
     """A case with the rows of its replicas."""
 
     case: CaseRecord  # reduced to what must be equal
-    rows: Sequence[Row]  # of its replicas
+    rows: Sequence[Row]  # one for each replica
 
 
 @dataclass(frozen=True)

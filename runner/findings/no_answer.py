@@ -35,7 +35,7 @@ def timed_lines(run: Run) -> list[Line]:
 
 
 def no_answer(run: Run, analysis: str, arguments: Mapping[str, Any]) -> str:
-    """Return why ``analysis`` of ``run`` has no answer."""
+    """Return the reason why ``analysis`` of ``run`` has no answer."""
     lines = timed_lines(run)
     if not lines:
         return f"No case is correct and timed ({counts(run.rows) or 'none is done'}), so the question has no answer."
@@ -70,12 +70,12 @@ def missing_columns(lines: Sequence[Line], columns: Sequence[str]) -> Iterator[s
 
 
 def counts(rows: Sequence[Row]) -> str:
-    """Return how ``rows`` ended: ``3 unsupported, 1 wrong``."""
+    """Count ``rows`` by status: ``3 unsupported, 1 wrong``."""
     return ", ".join(f"{count} {word}" for word, count in Counter(map(verdict, rows)).items())
 
 
 def _reason(lines: Sequence[Line], column: str) -> str:
-    """Return why none of ``lines`` has ``column``: what follows ``column is``."""
+    """Return the reason why none of ``lines`` has ``column``, to follow the words ``column is``."""
     owner = next((name for name, known in declared_columns().items() if column in known), "")
     if owner and not any(measure.name == owner for line in lines for measure in line.case.measures):
         return f"known with measure={owner} alone, which was not chosen"

@@ -21,7 +21,7 @@ from ..store.provenance import commits
 from ..store.resume import other_device
 from .run import Run
 
-MOST_ROWS = 20_000  # of the newest runs, in which a case is looked for
+MOST_ROWS = 20_000  # rows of the newest runs in which a case is looked for
 
 
 def read_run(of: str | Path, output_dir: str = OUTPUTS) -> Run:
@@ -66,7 +66,7 @@ def newest_first(output_dir: str, most_rows: int = MOST_ROWS) -> Iterator[list[R
     read = 0
     for folder in reversed(run_folder.run_folders(output_dir)):
         if read < most_rows:
-            with suppress(BadInput):  # of another format
+            with suppress(BadInput):  # it has another format
                 rows = journal.read_rows(folder)
                 read += len(rows)
                 yield rows

@@ -116,7 +116,7 @@ DOUBTFUL = (
 
 
 def doubt(ratio: Ratio) -> str:
-    """Return why there is no conclusion, or none about a factor up to 2; "" if the intervals decide."""
+    """Return the reason why the intervals decide nothing, or not about a factor up to 2; "" if they decide."""
     if ratio.separate is not None:
         return CONTRADICTION.format(times(math.exp(-ratio.log)), times(math.exp(-ratio.separate)))
     if ratio.paired or ratio.half < MOST_CONTENDED:

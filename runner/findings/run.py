@@ -102,7 +102,7 @@ class Run:
         return "\n".join(lines)
 
     def outcome(self, rows: Sequence[Row]) -> str:
-        """Return how ``rows`` ended: ``12 cases: 9 ok (2 contended), 3 not run``, ``4 of 12 cases: 4 ok``."""
+        """Count ``rows`` by status: ``12 cases: 9 ok (2 contended), 3 not run``, ``4 of 12 cases: 4 ok``."""
         planned = len(self.plan.cases)
         total = f"{planned} case{'s' * (planned != 1)}"
         counts = Counter(row.status for row in rows)

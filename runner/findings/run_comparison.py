@@ -122,7 +122,7 @@ def compare_values(run: Run, field: str, reference: str | None = None) -> list[R
 
 
 def _judged(first: Side, others: Sequence[Side]) -> list[RunComparison]:
-    """Return how each of ``others`` compares to ``first``, with the words of all pairs together."""
+    """Compare each of ``others`` with ``first``. The verdicts are corrected for the number of pairs."""
     matches = [match_sides(first, other) for other in others]
     every = [*chain.from_iterable(first.cases.values()), *chain.from_iterable(match.alone[1] for match in matches)]
     names = Names([matched.case for matched in every])
@@ -159,14 +159,14 @@ def _pair(first: MatchedCase, other: MatchedCase, match: Match, names: Names) ->
 
 
 def _no_time(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """Return why two rows have no times that can be compared; "" if they have."""
+    """Return the reason why the times of two rows cannot be compared, else ""."""
     reasons = grouped(zip(map(_invalid, rows), names, strict=True), itemgetter(0))
     texts = ((what, " and ".join(name for _, name in sides), more) for (what, more), sides in reasons.items())
     return "; ".join(f"{what} in {where}{more}" for what, where, more in texts if what)
 
 
 def _invalid(row: Row) -> tuple[str, str]:
-    """Return why a row has no valid time, before and after its side is named; "", "" if it has one."""
+    """Return the reason why a row has no valid time, before and after the name of its side; "", "" if it has one."""
     if row.status != "ok":
         return row.status, f": {row.reason}"
     if row.metrics.get("verdict") == "wrong":
@@ -197,7 +197,7 @@ GRAVE = GRAVITY[: GRAVITY.index("contended") + 1]  # verdicts of a time that may
 
 
 def _doubt(rows: Sequence[Row]) -> str:
-    """Return why the time of a case is uncertain; "" if it is not."""
+    """Return the reason why the time of a case is uncertain, else ""."""
     for row in rows:
         verdict, samples = str(row.metrics.get("verdict", "ok")), row.metrics.get("samples", 0)
         if not certain(row):

@@ -34,7 +34,7 @@ def where(records: Records, conditions: Sequence[str], only: Sequence[str] = ())
 
     """
     wanted = _parsed(conditions)
-    if not records:  # of a run without rows, whose columns are not known
+    if not records:  # a run without rows has no known columns
         return []
     if unknown := [name for name in wanted if only and name not in only]:
         raise BadInput(f"--where {unknown[0]}: no such column; {choices(unknown[0], only)}")
@@ -79,7 +79,7 @@ def _parsed(conditions: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _nothing(records: Records, wanted: Mapping[str, Sequence[str]], names: Mapping[str, str]) -> str:
-    """Return why no record fulfils the conditions ``wanted``."""
+    """Return the reason why no record fulfils the conditions ``wanted``."""
     for name, values in wanted.items():
         there = list(dict.fromkeys(_text(record.get(names[name])) for record in records))
         if not any(_is(record.get(names[name]), value) for record in records for value in values):
@@ -143,5 +143,5 @@ def _order(records: Records, problems: Sequence[str], by: str) -> list[int]:
 
 
 def _rank(value: object) -> tuple[int, Any]:
-    """Return what orders numbers by their values, before words."""
+    """Return a sort key: numbers by their values, before words."""
     return (0, value) if isinstance(value, int | float) else (1, str(value))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Argument = bool | int | float | str
-Function: TypeAlias = "Callable[..., Tensor]"  # of the tensors of a workload, and of its options by name
+Function: TypeAlias = "Callable[..., Tensor]"  # takes the tensors of a workload, and its options by name
 KERNELS = ROOT / "runner" / "kernels"
 CALL = re.compile(r"^(\w+\(.*\)) -> \w+$", re.MULTILINE)  # in the docstring of kernels.<op>
 COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b", re.MULTILINE)

@@ -20,7 +20,7 @@ from ..records.grouping import reachable
 from ..tasks import formats, own_file
 from ..tasks.syntax import decorators, names_in, parameters
 
-LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # of each triton.Config, besides its meta-parameters
+LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # fields of a triton.Config, besides its meta-parameters
 
 SCOPES = (ast.FunctionDef, ast.ClassDef, ast.Lambda)
 DYNAMIC = {"exec", "eval", "globals", "locals", "vars", "setattr"}  # functions that may bind any name

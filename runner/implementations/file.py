@@ -146,7 +146,7 @@ class File(Implementation):
 
 
 def _not_a_module(cls: type, op: str) -> str:
-    """Return why the workload ``op`` cannot make a module of ``cls`` and call it, "" if it can."""
+    """Return the reason why the workload ``op`` cannot make a module of ``cls`` and call it, else ""."""
     import torch
 
     if not issubclass(cls, torch.nn.Module):

@@ -40,12 +40,12 @@ from . import scripts
 from .arguments import undecorated
 from .revisions import Snapshot, real_path
 
-PREFIX = "folder_"  # of a folder's package
+PREFIX = "folder_"  # begins the name of a folder's package
 IMPORTS = "imports_"  # begins the name of a file's package
 SHARED = ("unsupported", "spans")  # modules that the kernels of a revision share with the runner
 OPERATOR = re.compile(r"\w+::\w+")  # the name of an operator of torch.library
 PACKAGE = Path(__file__).resolve().parents[1]  # the folder of this package, which has two names
-LONG_S = 1.0  # of a file's own code, without its imports, that is worth a sentence
+LONG_S = 1.0  # time of a file's own code, without its imports, that is worth a message
 # Errors after which nothing else of the file counts, though its functions are defined.
 LOST = re.compile(r"CUDA error|AcceleratorError|out of memory|can't allocate memory")
 NO_DRIVER = "0 active drivers"  # begins what Triton says without a GPU
@@ -60,7 +60,7 @@ _operators: dict[str, str] = {}  # file that registers an operator, by the opera
 _imported: dict[tuple[str, str], _Imported] = {}  # files that were loaded, by the module's name and ``apart``
 _compiled: dict[str, bytes] = {}  # sources, by the module's name
 _asked: dict[int, tuple[float, list[str]]] = {}  # seconds and notes of those since the last call of ``columns``
-_functions: list[tuple[ModuleType, dict[str, object]]] = []  # of the modules that workloads have imported
+_functions: list[tuple[ModuleType, dict[str, object]]] = []  # functions of the modules that workloads have imported
 _scripts: set[str] = set()  # files in packages that cannot be imported, and that are loaded without them
 
 
@@ -76,7 +76,7 @@ class _Imported:
     traceback: TracebackType | None
 
     def why_not(self, file: Path, functions: Sequence[str]) -> BaseException | None:
-        """Return why ``functions`` cannot be used; None if they were complete when an error came."""
+        """Return the error that keeps ``functions`` from use; None if they were complete when it came."""
         if (error := self.error) is None:
             return None
         line = scripts.stopped_at(self.traceback, file)

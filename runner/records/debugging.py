@@ -12,7 +12,7 @@ Aid = Literal[
     "sanitizer",  # run the case under compute-sanitizer too, before it is checked
     "anomaly",  # let autograd name the operation whose backward makes NaN
 ]
-DEBUG_ENVIRONMENT: Mapping[str | None, Mapping[str, str]] = {  # of the workers of such cases, before they import torch
+DEBUG_ENVIRONMENT: Mapping[str | None, Mapping[str, str]] = {  # for the workers of such cases, before they import torch
     "launch_blocking": {"CUDA_LAUNCH_BLOCKING": "1"},  # read when CUDA starts
     # read when a kernel is decorated, Triton's own among them, and when Numba is imported
     "interpret": {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1"},
@@ -28,7 +28,7 @@ def interpreted() -> bool:
 
 
 def useless_debug(aid: str | None, device: str) -> str:
-    """Return why ``aid`` finds nothing on ``device`` (auto | cpu | cuda), and what to type; "" if it can."""
+    """Say why ``aid`` finds nothing on ``device`` (auto | cpu | cuda), and what to type; "" if it can find faults."""
     if aid == "interpret" and device != "cpu":
         return "interpret runs Triton and Numba kernels on the CPU; add device=cpu"
     if aid in ("launch_blocking", "sanitizer") and device == "cpu":

@@ -22,7 +22,7 @@ RISING = (  # units that follow one another in steps of 1000; of 1024 for KiB
     ("", "k", "M", "G", "T", "P", "E"),
 )
 UNITS = {unit: units for units in RISING for unit in units}
-ENDS = {"us": "us", "s": "s", "pct": "%", "bytes": "byte", "gbps": "GB/s", "flops": "flop"}  # of names of columns
+ENDS = {"us": "us", "s": "s", "pct": "%", "bytes": "byte", "gbps": "GB/s", "flops": "flop"}  # ends of column names
 MOST_SLOWDOWN = 10.0  # the largest share that may be given
 EXACT = 10**6  # counts below this are shown with all their digits
 

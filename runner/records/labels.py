@@ -84,7 +84,7 @@ def _is_only(impl: Choice) -> bool:
 
 
 def _ends(value: Scalar) -> list[str]:
-    """Return what may stand for the function of a file, from ``f`` to ``a/b.py:f``; any other value as it is."""
+    """Return the names of a function of a file, from ``f`` to ``a/b.py:f``; any other value as it is."""
     path, _, function = str(value).rpartition(":")
     if not path.endswith((".py", ".cu")):
         return [as_typed(value)]

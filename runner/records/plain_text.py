@@ -14,7 +14,7 @@ def printable(text: str) -> str:
 
 SIGNS = "signs"  # the name of this way to encode text, for ``errors=``
 PLAIN = {"★": "*", "≈": "~", "±": "+-", "─": "-", "…": "...", "→": "->", "✓": "+", "✗": "x"}
-PLAIN |= {"├": "|", "┤": "|", "●": "o", "○": ".", "◀": "<"}  # of a plot
+PLAIN |= {"├": "|", "┤": "|", "●": "o", "○": ".", "◀": "<"}  # marks in a plot
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -53,7 +53,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def cell_width(text: str) -> int:
-    """Return how many cells of a terminal ``text`` fills."""
+    """Return the width of ``text`` on a terminal, in cells."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(sign) else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)

@@ -9,9 +9,9 @@ from typing import Literal
 from .case import CaseRecord, Choice
 from .row import Status
 
-Part = Literal["sources", "versions", "device", "measure"]  # of what a row is valid for
+Part = Literal["sources", "versions", "device", "measure"]  # parts of the fingerprint of a row
 LOCAL = Choice("local", {})  # the launcher
-NAME = re.compile(r"\w[\w.+-]{0,99}")  # of a run
+NAME = re.compile(r"\w[\w.+-]{0,99}")  # name of a run
 OUTPUTS = "outputs"  # where runs are, unless ``output_dir`` says otherwise
 NAME_RULE = "it names a folder, so give letters, digits and . _ + -, 100 at most"
 
@@ -31,7 +31,7 @@ class Plan:
     """All cases of a run, validated, and what to do with their rows."""
 
     cases: tuple[CaseRecord, ...]  # the cases of one problem stand together
-    name: str  # of the run's folder
+    name: str  # names the run's folder
     baseline: str | None = None  # label of what speed-ups are against; None: torch, else the first correct
     output_dir: str = ""
     launcher: Choice = LOCAL

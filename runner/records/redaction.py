@@ -17,7 +17,7 @@ SECRET = re.compile(  # in the name of a variable or a field
 PLACE = re.compile(r"(?:sock|file|path|dir|home|host|hostname|user|username)$", re.IGNORECASE)  # ends a name: no secret
 ASSIGNED = re.compile(rf"(\w*(?:{SECRET.pattern})\w*)=(.+)", re.IGNORECASE | re.DOTALL)
 PASSWORD = re.compile(r"(://[^\s/:@]*:)([^\s/]+)(?=@)")  # user:password@ in a URL
-TOKEN = re.compile(  # of GitHub, Hugging Face, OpenAI and Anthropic, AWS; a JSON Web Token
+TOKEN = re.compile(  # GitHub, Hugging Face, OpenAI and Anthropic, AWS; a JSON Web Token
     r"\b(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{20,}"
     r"|sk-[\w-]*[A-Za-z0-9]{20,}[\w-]*|A[KS]IA[A-Z0-9]{16}\b|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
 )

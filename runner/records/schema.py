@@ -121,7 +121,7 @@ def size(word: str) -> int | None:
 
 
 def words(rule: Any) -> str:
-    """Return what ``rule`` allows, as it follows the word "give"."""
+    """Describe the values that ``rule`` allows, to follow the word "give"."""
     return _rule(rule)[1]
 
 

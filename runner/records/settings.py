@@ -17,7 +17,7 @@ class Settings:
     """The fields of config.yaml that every case has. Their defaults stand there; here a missing flag is off."""
 
     device: Literal["auto", "cpu", "cuda"] = field(metadata=IDENTIFIES)
-    seed: Annotated[int, "at least 0"] = field(metadata=IDENTIFIES)  # of the inputs
+    seed: Annotated[int, "at least 0"] = field(metadata=IDENTIFIES)  # random seed of the inputs
     debug: Aid | None = field(default=None, metadata=IDENTIFIES)  # a debugging mode
     time_wrong: bool = False  # measure even if the result is wrong
     quick: bool = False  # measured in a tenth of the time

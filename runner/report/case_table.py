@@ -128,7 +128,7 @@ def case_table(run: Run, lines: Sequence[Line]) -> Table:
 
 
 def words(table: Table, text: str = "") -> dict[str, str]:
-    """Return what the words of a table of cases mean: its heads and verdicts, and terms in it or in ``text``."""
+    """Explain the words of a table of cases: its heads and verdicts, and terms in it or in ``text``."""
     heads = {head: column_of(name).meaning for head, name in zip(table.heads, table.names, strict=True) if name}
     verdicts = {**VERDICTS, **STATUSES, "ok": VERDICTS["ok"]}
     shown, text = {row[-1] for row in table.rows}, " ".join([text, *table.notes, *(row[0] for row in table.rows)])

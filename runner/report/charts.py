@@ -40,7 +40,7 @@ PALETTE = (  # distinct on white and on black, and for most colour-blind readers
     *("#4c78d0", "#e8871a", "#2a9d6e", "#d1495b", "#8e6bbf", "#8c6d46", "#d977b5", "#7a7f87", "#a3a128", "#2fa6c4"),
     *("#9db7ee", "#f3bd80", "#8fd0b2", "#eb9fa9", "#c7b3e0", "#c9b08f", "#efbcdc", "#b9bdc4", "#d4d27a", "#93d3e4"),
 )
-WIDTH, HEIGHT = 640, 320  # of an image, in pixels without its axes
+WIDTH, HEIGHT = 640, 320  # size of an image without its axes, in pixels
 SUBTITLE = 110  # characters in a line of that width
 PICK = {"name": "pick", "select": {"type": "point", "fields": ["implementation"]}, "bind": "legend"}
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic

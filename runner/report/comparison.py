@@ -21,7 +21,7 @@ from ..records.row import Row
 from .table import Mark, Table, draw, rich_text
 
 WORDS = ("faster", "slower", "same", "unclear")
-NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of the runs
+NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # names of the runs
 MOST_LISTED = 12  # names of cases with one reason on the terminal; other formats have them all
 MARKS: Mapping[str, Mark] = {"faster": "good", "slower": "bad", "unclear": "odd"}
 SOURCES = {

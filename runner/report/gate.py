@@ -33,7 +33,7 @@ ORDER: tuple[Word, ...] = ("wrong", "failing", "slower", "unclear", "removed", "
 
 
 def terminal_lines(decisions: Sequence[GateDecision], sides: Sides, max_slowdown: float) -> list[str]:
-    """Return what the terminal prints: a line for each problem that is not ok, counts of the others, the decision."""
+    """Return the lines to print: one for each problem that is not ok, counts of the others, the decision."""
     by_word = grouped(decisions, lambda decision: decision.word)
     lines = [f"gate: {sides.after} against {sides.before}"]
     for decision in (decision for word in ORDER[:-2] for decision in by_word.get(word, ())):

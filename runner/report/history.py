@@ -21,7 +21,7 @@ from .table import Parts, Table, html_of, rich_text
 from .to_html import document
 
 PLOT = (12, 48)  # fewest and most characters
-LEAST_RANGE = 0.02  # of the value: noise below it does not fill the plot
+LEAST_RANGE = 0.02  # least range, as a share of the value, so that noise does not fill the plot
 CHANGED = PALETTE[3]
 MARGIN = 85  # characters beside the plot, with a remark
 INTERVAL, LEFT, RIGHT, DOT, HOLLOW, CHANGE = "─├┤●○◀"

@@ -43,7 +43,7 @@ def slug(text: str) -> str:
 
 
 def target(runs: Sequence[Run], output: Path | None, ending: str) -> Path:
-    """Return where to write a report: ``output``, else ``report<ending>`` in the folder of the run.
+    """Return the path of a report: ``output``, else ``report<ending>`` in the folder of the run.
 
     A report of several runs goes into the current folder, and the first of them names it. Raises as ``checked``.
     """
@@ -92,7 +92,7 @@ def present(
     elif options.format != "table":
         give(WRITERS[options.format](table()), options.output)
     elif options.output or not (out := console()).is_terminal:
-        give(f"{text(FILE_WIDTH).plain}\n", options.output)  # of thousands of lines rich would take most of the time
+        give(f"{text(FILE_WIDTH).plain}\n", options.output)  # rich takes long for thousands of lines
     else:
         say(out, text(out.width))
 

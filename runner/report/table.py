@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GAP = "   "
 Mark = Literal["best", "good", "bad", "odd", "differs"]
-STYLES: Mapping[Mark, str] = {"best": "bold green", "good": "green", "bad": "bold red", "odd": "yellow"}  # of rich
+STYLES: Mapping[Mark, str] = {"best": "bold green", "good": "green", "bad": "bold red", "odd": "yellow"}  # for rich
 BOLD = ("best", "differs")  # in Markdown and LaTeX
 
 
@@ -30,7 +30,7 @@ class Table:
     notes: Sequence[str] = ()  # one sentence each
     left: frozenset[int] = frozenset()  # columns of words, which are aligned to the left; others have figures
     code: frozenset[int] = frozenset()  # columns of literal text
-    names: Sequence[str] = ()  # of the columns, as in docs/columns.md; "" for others
+    names: Sequence[str] = ()  # names of the columns in docs/columns.md; "" for others
     drop: Mapping[int, int] = field(default_factory=dict)  # columns that a narrow terminal leaves out: in which order
     marks: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)  # by the number of a row, then the column
     rule: bool = True  # a line of text below the heads
@@ -48,7 +48,7 @@ class Table:
             begin += len(rows)
 
 
-Parts = list[tuple[str, str]]  # of a text, each with its style
+Parts = list[tuple[str, str]]  # parts of a text, each with its style
 
 
 def draw(table: Table, width: int | None = None) -> tuple[Parts, list[int]]:

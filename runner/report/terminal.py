@@ -19,12 +19,12 @@ from ..records.untrusted import visible
 from .case_table import styled_table
 
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
-SUMMARY_BYTES = 2**16  # of each
-LARGE_BYTES = 2**27  # of the files of a run, from which a line says how large they are
+SUMMARY_BYTES = 2**16  # most of each summary
+LARGE_BYTES = 2**27  # from here on, a line says how large the files of a run are
 
 
 def terminal_report(run: Run, width: int, chosen: Sequence[Line] | None = None) -> list[Text | str]:
-    """Return what to print: the table, summaries of profilers, notes, conclusions, and where the results are.
+    """Return the parts to print: the table, summaries of profilers, notes, conclusions, and where the results are.
 
     ``chosen``: lines of the run to show, in this order; None: all, and the conclusion.
     """

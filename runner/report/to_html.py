@@ -39,9 +39,9 @@ from .reference_table import reference_tables
 from .reproduce import command
 from .table import facts_table, html_of
 
-TEXT_BYTES, IMAGE_BYTES = 250_000, 400_000  # of profiles in a page; the others are named
+TEXT_BYTES, IMAGE_BYTES = 250_000, 400_000  # most that a page holds of profiles; other files are named
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
-MOST_SESSIONS = 6  # of a run, the last ones
+MOST_SESSIONS = 6  # most sessions shown of a run, the last ones
 RATIO, INTERVAL = "speedup", "95 % interval"  # a column, and the one after it
 REMOTE = re.compile(r"(?:https?://|(?:ssh://)?git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?/?")  # without a password
 
@@ -216,7 +216,7 @@ def _environment(runs: Sequence[Run], labels: Sequence[str]) -> str:
 
 @cache
 def _docs() -> str:
-    """Return where the documentation is, by the git remote of this project; "" if that is not known."""
+    """Return the address of the documentation, by the git remote of this project; "" if unknown."""
     url = git(ROOT, "config", "--get", "remote.origin.url") if (ROOT / "docs").is_dir() else ""
     place = REMOTE.fullmatch((url or "").strip())
     return f"https://{place[1]}/{place[2]}/blob/HEAD/docs/" if place else ""

@@ -82,7 +82,7 @@ def _settings(run: Run, options: Namespace) -> Wandb:
 
 
 def _addresses(runs: Sequence[Run], settings: Sequence[Wandb], options: Namespace) -> tuple[list[Address], str]:
-    """Return where each run is at W&B, and upload those that are not there; and why that failed, or ""."""
+    """Upload the runs that are not at W&B. Return the address of each run, and the reason of a failure, or ""."""
     if reason := settings[0].offline() or ("" if may_have_key() else NO_KEY):
         return [], reason
     addresses: list[Address] = []
@@ -102,7 +102,7 @@ def _addresses(runs: Sequence[Run], settings: Sequence[Wandb], options: Namespac
 
 
 def known(run: Run, options: Namespace) -> Address | None:
-    """Return where ``log=wandb`` has uploaded the run; None if it has not, or elsewhere than the user asks for."""
+    """Return the address of the run that ``log=wandb`` uploaded; None if there is none where the user asks for."""
     state = read_state(run.folder)
     size = (run.folder / journal.NAME).stat().st_size
     if not state.uploaded(run.folder) or state.journal_bytes != size or not (there := Address.of(state.url)):

@@ -13,7 +13,7 @@ from ..records.plain_text import printable
 
 
 def describe(contest: Contest, names: Names) -> list[str]:
-    """Return what the terminal prints about ``contest``, without the command that runs the fastest."""
+    """Return the lines to print about ``contest``, without the command that runs the fastest."""
     reasons = grouped(contest.failed, itemgetter(1))
     if contest.fastest is None:
         reason = max(reasons, key=lambda reason: len(reasons[reason]), default="not measured")
@@ -31,7 +31,7 @@ def describe(contest: Contest, names: Names) -> list[str]:
 
 
 def _gain(contest: Contest, names: Names) -> str:
-    """Return what the fastest gains over the default, in words."""
+    """Return the gain of the fastest over the default, in words."""
     fastest, default = contest.fastest, names.impl(contest.default)
     if fastest is None or fastest.key == contest.default.key:
         return "that is its default: there is nothing to pin"

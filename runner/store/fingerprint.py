@@ -54,7 +54,7 @@ class _First:
 
     own: Path  # the implementation's own file; the workload's if that is of a git revision
     paths: Sequence[Path]  # without the code of the measurements
-    stamps: Mapping[str, str]  # of these files and of the measurements, by path
+    stamps: Mapping[str, str]  # path of these files and of the measurements → stamp
     fingerprint: dict[str, str]
     entries: Mapping[Path, Entries]
 
@@ -79,7 +79,7 @@ class Fingerprints:
         return {**self._first_of(case).fingerprint, FILES: ALL}
 
     def now(self, row: Row) -> dict[str, str]:
-        """Return what the fingerprint of ``row`` would be now, if its case used the same files. Raises BadInput."""
+        """Return the fingerprint that ``row`` would have now, if its case used the same files. Raises BadInput."""
         known = self.of(row.case)
         used = {name: self._content(path_of(name)) for name in row.fingerprint if _is_path(name) and name not in known}
         if row.status not in ("ok", "wrong"):  # there is no time that could be out of date
@@ -199,7 +199,7 @@ def is_version(name: str) -> bool:
 
 
 def differences(now: Mapping[str, str], was: Mapping[str, str]) -> dict[str, str]:
-    """Return why a row with the fingerprint ``was`` is out of date, by versions, measure and sources."""
+    """Return the reasons why a row with the fingerprint ``was`` is out of date, by versions, measure and sources."""
     changed: dict[str, list[str]] = {"versions": [], "measure": [], "sources": []}
     for name in () if now == was else {**now, **was}:
         if now.get(name) != was.get(name) and name != FILES:
@@ -215,7 +215,7 @@ def difference(now: Mapping[str, str], was: Mapping[str, str]) -> str:
 
 
 def _change(names: Sequence[str], now: Mapping[str, str], was: Mapping[str, str]) -> str:
-    """Return what has changed about the entries ``names`` of a fingerprint, as a sentence about the first."""
+    """Describe the change of the entries ``names`` of a fingerprint, in a sentence about the first."""
     first, more = names[0], f" and {len(names) - 1} more" if names[1:] else ""
     if first == FILES:
         return f"which files it uses is not known: {was.get(FILES, NOT_WATCHED)}"

@@ -39,7 +39,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
 from ..records.schema import UNREADABLE
 
-FORMAT = 1  # of a run's folder: raised by an incompatible change, which a new column is not; others are not read
+FORMAT = 1  # format of a run's folder, raised by an incompatible change. A new column is compatible
 NAME = "rows.jsonl"
 MOST_UNREADABLE = 100_000  # lines; a damaged journal has a few, and another large file would take minutes
 PAUSE_S = 1.0  # between two flushes: a write during a flush waits for the disk
@@ -63,7 +63,7 @@ class Journal:
             raise BadInput(f"{folder} is being written by {writer(folder) or 'another process'}; wait for its end")
         self._size = os.fstat(self._file).st_size  # after the last record; another process may add to it, but not take
         self._foreign: set[str] = set()  # keys of cases of which another process has appended rows
-        self._failure: OSError | None = None  # of the disk: what was written since the last flush may be lost
+        self._failure: OSError | None = None  # error of the disk: what was written since the last flush may be lost
         self._written, self._ending = threading.Event(), threading.Event()
         self._flusher = threading.Thread(target=self._flush_after_writes, name="journal", daemon=True)
         self._flusher.start()

@@ -15,7 +15,7 @@ from .fingerprint import Fingerprints, differences
 from .journal import Contents
 
 MOVED = {"device", "versions"}  # what changes when a run is resumed on another machine
-MOST_DEATHS = 2  # of the runner, a machine or a task with the same case in flight: the case may be what kills it
+MOST_DEATHS = 2  # deaths of the runner, a machine or a task with the same case in flight: the case may be the cause
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Remaining:
 
     kept: dict[str, Row] = field(default_factory=dict)  # rows that count
     again: dict[str, str] = field(default_factory=dict)  # cases to run, with the reason
-    lost: tuple[Row, ...] = ()  # of cases that are not tried again
+    lost: tuple[Row, ...] = ()  # rows of cases that are not tried again
     outside: int = 0  # cases of the folder that are not in the grid
 
 
@@ -35,7 +35,7 @@ def remaining(
     fingerprints: Fingerprints,
     devices: Collection[str] | None = None,
 ) -> Remaining:
-    """Return what is left to do of ``cases`` after the sessions whose journal has ``contents``.
+    """Return the part of ``cases`` that is left after the sessions whose journal has ``contents``.
 
     ``devices`` are the names of the GPUs that will be used, or None if they are unknown.
 
@@ -77,13 +77,13 @@ def remaining(
 def _changes(
     row: Row, fingerprint: Mapping[str, str], ignore: Sequence[str], devices: Collection[str] | None
 ) -> dict[str, str]:
-    """Return why ``row`` does not count, by what has changed, without what to ``ignore``; {} if it counts."""
+    """Return the reasons why ``row`` does not count, by the part that changed, without parts to ``ignore``."""
     found = {"device": other_device(row, devices), **differences(fingerprint, row.fingerprint)}
     return {part: why for part, why in found.items() if why and part not in ignore}
 
 
 def other_device(row: Row, devices: Collection[str] | None) -> str:
-    """Return why ``row`` does not hold for ``devices``; "" if it does, or if that is unknown."""
+    """Return the reason why ``row`` is not valid for ``devices``; "" if it is, or if that is unknown."""
     if not devices or not row.device or row.case.settings.device == "cpu" or row.device in devices:
         return ""
     return f"it ran on {row.device}, and this is {' and '.join(sorted(devices))}"

@@ -35,7 +35,7 @@ from . import journal
 
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
-EXAMPLE = "outputs/<date>/<time>-<name>"  # of the folder of a run
+EXAMPLE = "outputs/<date>/<time>-<name>"  # path of a run's folder
 TIME = "hh-mm-ss-"  # before the name of a run in that of its folder
 STARTED = "%Y-%m-%dT%H:%M:%S%z"  # form of the recorded start of a session
 ENVIRONMENT = "environment.json"
@@ -79,7 +79,7 @@ def locate(of: str | Path, output_dir: str, name: str | None = None) -> Path:
     """
     if str(of) == "last":
         for folder in reversed(run_folders(output_dir)):
-            with contextlib.suppress(OSError, ValueError):  # of a plan that cannot be read
+            with contextlib.suppress(OSError, ValueError):  # its plan cannot be read
                 if (folder / PLAN).is_file() and (name is None or read_plan(folder, with_cases=False).name == name):
                     return folder
         called = f" called {name}" if name else ""
@@ -123,7 +123,7 @@ def _check_kind(folder: Path) -> None:
 
 
 def _odd_entries(folder: Path) -> Iterator[Path]:
-    """Yield what is neither a file nor a folder, such as links and pipes, in ``folder`` and the folders in it."""
+    """Yield all entries that are neither files nor folders, such as links and pipes, at any depth of ``folder``."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -210,7 +210,7 @@ def write_plan(folder: Path, plan: Plan, cases: Sequence[CaseRecord]) -> None:
     replace_file(folder / CONFIGS, "---\n".join(_documents(plan, cases)).encode())
 
 
-SETTINGS = ("name", "baseline", "launcher", "log", "columns", "question", "conclusion")  # of a Plan, in plan.jsonl
+SETTINGS = ("name", "baseline", "launcher", "log", "columns", "question", "conclusion")  # in plan.jsonl, of a Plan
 
 
 def plan_settings(plan: Plan) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _documents(plan: Plan, cases: Sequence[CaseRecord]) -> Iterator[str]:
 
 
 def environment(command: Sequence[str]) -> dict[str, Any]:
-    """Return what is known without torch: machine, versions, commit, ``command`` line. Secrets are redacted."""
+    """Return the facts that are known without torch: machine, versions, commit, ``command``. Secrets are redacted."""
     commit = git(ROOT, "rev-parse", "HEAD")  # no repository: None, as for an installed package
     return {
         "command": redact_command(command),

@@ -35,10 +35,10 @@ class Session:
     def __init__(self, plan: Plan, argv: Sequence[str], devices: Callable[[], Collection[str] | None]) -> None:
         self.plan, self.fingerprints = plan, Fingerprints()
         self.work = Remaining(again={case.key: "" for case in plan.cases})
-        self.rows: list[Row] = []  # of this session
+        self.rows: list[Row] = []  # rows of this session
         self.unsaved: list[Row] = []  # rows that are not in the journal, or only a part of them
         self.environment = run_folder.environment(["python", "-m", "runner", *argv])
-        self._contents = Contents()  # of the journal, and what this session adds
+        self._contents = Contents()  # contents of the journal, with the rows of this session
         self._repositories = Repositories()
         self._new = not plan.resume.of
         self._planned = {case.key: case for case in plan.cases}  # all cases of the folder, by their keys
@@ -183,7 +183,7 @@ class Session:
         return list(self._contents.rows.values())
 
     def give_up(self, error: OSError) -> list[str]:
-        """Return what to tell the user about ``error``, which ended the run.
+        """Return the messages about ``error``, which ended the run.
 
         Rows that are not in the journal are printed as JSON lines on stderr: the disk may be full, so nothing else is
         written.
@@ -201,7 +201,7 @@ class Session:
         ]
 
     def _provenance(self, case: CaseRecord, used: Sequence[str] = ()) -> dict[str, Scalar]:
-        """Return which commit the files of ``case`` are from, as it was at the first request.
+        """Return the commit of the files of ``case``, as it was at the first request.
 
         ``used`` are the paths that it has used, if it has run.
         """

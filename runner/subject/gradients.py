@@ -174,7 +174,7 @@ class WithGradients:
     def __init__(self, function: Callable[..., Any], *, outputs: bool) -> None:
         self._function, self._outputs = function, outputs
         self.__wrapped__ = function  # whose signature names the arguments
-        self.upstream_bytes = 0  # of the gradients that are given to the first call's outputs
+        self.upstream_bytes = 0  # bytes of the gradients that are given to the first call's outputs
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return each gradient; None where an output does not depend on an input."""

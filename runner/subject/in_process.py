@@ -40,7 +40,7 @@ Function = Callable[..., Any]
 # CUPTI is not started here, and no peak is measured, which may take seconds.
 DEFAULTS = replace(default_settings(Timer), cupti_check=False, measured_peak=False)
 GPU_S = 0.15  # for the samples of one function on a GPU, unless the caller says otherwise
-SPARE = 1 / 16  # of the GPU's memory: with less free, torch's cache is emptied first, since a capture cannot do that
+SPARE = 1 / 16  # share of the GPU's memory: with less free, torch's cache is emptied, since a capture cannot do that
 
 _lock = threading.RLock()  # re-entrant: the first call of a function may tune itself with ``do_bench``
 

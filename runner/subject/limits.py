@@ -64,7 +64,7 @@ class Floats:
         self._bound, self._rms, self._floor = ROUNDED[own.dtype.itemsize <= 2]
         self._unit = UNIT[own.dtype]
         self._tiny = 2 * SUBNORMAL.get(own.dtype, torch.finfo(own.dtype).tiny)
-        self._scales: dict[str, Tensor] = {}  # of sums of (y - r) r: their variances, later their limits
+        self._scales: dict[str, Tensor] = {}  # variances of sums of (y - r) r, later their limits
 
     @unpatched()
     def add(self, draw: Tensor) -> None:
@@ -81,7 +81,7 @@ class Floats:
     @unpatched()
     def close(self) -> None:
         """Turn what the draws add up to into limits."""
-        stored = torch.float64 if self.dtype == torch.float64 else torch.float32  # of limits, which need few digits
+        stored = torch.float64 if self.dtype == torch.float64 else torch.float32  # limits need few digits
         self._cap, self._spread = (self._value.new_empty(self._value.shape, dtype=stored) for _ in range(2))
         cut = _cut(self._value)
         columns = _mean_of_others(self._variance, cut, 0) / self._draws
@@ -140,7 +140,7 @@ class Floats:
 
     @unpatched()
     def judge(self, output: Tensor, factor: float = 1.0, *, quick: bool = False) -> CheckResult:
-        """Return how ``output``, of the shape and type of the reference, differs; ``quick``: whether it does.
+        """Judge ``output``, which has the shape and type of the reference. ``quick``: only tell whether it is right.
 
         ``factor`` widens all limits.
         """
@@ -286,7 +286,7 @@ def _matrix(tensor: Tensor) -> Tensor:
 
 
 def _cut(value: Tensor) -> Tensor:
-    """Return which elements a function may have cut off: zeros, and the least and greatest of each row and column."""
+    """Mark the elements that a function may have cut off: zeros, and the least and greatest of each row and column."""
     cut = value == 0.0
     for dim in (dim for dim in (0, 1) if value.numel() and value.shape[dim] > 1):
         for extreme in (value.amin(dim, keepdim=True), value.amax(dim, keepdim=True)):

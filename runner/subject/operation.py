@@ -45,7 +45,7 @@ def workload_class(choice: Choice) -> type:
 
 
 def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Outputs:
-    """Return what judges the outputs of a workload of any kind; ``quick`` saves time if the tolerance is estimated."""
+    """Return the judge of the outputs of a workload of any kind; ``quick`` saves time if the tolerance is estimated."""
     if not isinstance(workload, Automatic):
         return workload.expected_outputs(inputs, quick=quick)  # type: ignore[no-any-return]
     from .tolerance import Judge
@@ -238,7 +238,7 @@ class OwnOperation:
         return partial(function, **self.options(), **options_for(function, self.place))
 
     def expected_outputs(self, inputs: Sequence[Tensor], *, quick: bool = False) -> Outputs:
-        """Return what judges the outputs of an implementation; ``quick``: by half of the runs of the reference."""
+        """Return the judge of the outputs of an implementation; ``quick``: by half of the runs of the reference."""
         from ..implementations import loader
         from .tolerance import Judge
 
@@ -319,7 +319,7 @@ class FileCheck:
 
     function: Callable[[Any, Any], object]
     reference: Callable[..., Any]
-    arguments: tuple[Sequence[Any], Mapping[str, Any]]  # of both, as they were before a call
+    arguments: tuple[Sequence[Any], Mapping[str, Any]]  # arguments of both, as they were before a call
     in_place: bool = True  # a call that returns no tensor leaves its outputs in the arguments that it changes
 
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:

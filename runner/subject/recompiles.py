@@ -72,7 +72,7 @@ def _at_limit() -> set[CodeType]:
 
 
 def _run_eagerly(call: Call, codes: set[CodeType]) -> CodeType | None:
-    """Return which of ``codes`` run as they were written within torch.compile during ``call``; None if none does."""
+    """Return the first of ``codes`` that runs uncompiled within torch.compile during ``call``; None if none does."""
     from torch._dynamo import eval_frame
 
     eager: list[CodeType] = []

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-USUAL = 16  # of an axis that no line gives
+USUAL = 16  # size of an axis that no line gives
 ONE_FILE = """
 _LINES, _ROOTS = {lines!r}, {roots!r}
 

@@ -32,8 +32,8 @@ class Task:
 
     format: str  # "file": it is written so
     tree: ast.Module
-    filename: str  # of its functions
-    source: str = ""  # of its functions, if it is not the text of a file
+    filename: str  # in which its functions are
+    source: str = ""  # text of its functions, if it is not that of a file
     shapes: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)  # if they are not in the tree
 
 

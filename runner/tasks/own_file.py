@@ -30,7 +30,7 @@ Pass = Literal["fwd", "bwd", "fwd_bwd"]
 PARTS = ("inputs", "reference", "flops", "bytes", "check", "tolerance")  # functions that are not implementations
 SETTINGS = ("axes", "shapes", "atol", "rtol")  # values at the top of the file
 JIT = ("jit", "autotune", "heuristics", "kernel")  # decorators of functions that run on a GPU and are called by others
-LAUNCH = ("grid", "block", "arguments", "result", "shared", "include", "cooperative")  # of cuda_kernel
+LAUNCH = ("grid", "block", "arguments", "result", "shared", "include", "cooperative")  # parameters of cuda_kernel
 EXAMPLE = "def inputs(rows=4096): return (torch.randn(rows),)"
 
 
@@ -67,7 +67,7 @@ def is_own(name: str) -> bool:
 
 
 def read(path: str, *, strict: bool = True) -> OwnFile:
-    """Return what the file at ``path`` declares. Raises BadInput, in one line that says what to write.
+    """Return the declarations of the file at ``path``. Raises BadInput, in one line that says what to write.
 
     If not ``strict``, return a file with the line as ``refused`` instead: it costs only its own rows.
     """

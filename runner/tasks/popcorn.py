@@ -48,7 +48,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def text_of(path: Path, tree: ast.Module, reserved: Collection[str]) -> str:
-    """Return what makes ``tree``, of the reference, a workload in one file. Raises OSError, ValueError.
+    """Return the text that makes ``tree``, of the reference, a workload in one file. Raises OSError, ValueError.
 
     A field has the name of its key in the tests, after ``task_`` if that is ``reserved``.
     """

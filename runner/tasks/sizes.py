@@ -17,7 +17,7 @@ UNKNOWN = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) 
 
 
 def numbers(file: OwnFile, fields: Mapping[str, Any]) -> int:
-    """Return how many numbers the tensors and modules hold that ``inputs`` makes from ``fields``; 0 if unknown.
+    """Count the elements of the tensors and modules that ``inputs`` makes from ``fields``; 0 if unknown.
 
     It reads shapes that are written as expressions of the fields. A module, as ``Linear(dim, 4 * dim)``, counts as the
     product of its whole numbers.
@@ -40,7 +40,7 @@ def numbers(file: OwnFile, fields: Mapping[str, Any]) -> int:
 
 
 def stated(file: OwnFile, name: str, fields: Mapping[str, Any]) -> float | None:
-    """Return what ``flops`` or ``bytes`` of the file gives for ``fields``; None if it is more than an expression."""
+    """Return the value of ``flops`` or ``bytes`` of the file for ``fields``; None if it is more than an expression."""
     match file.functions.get(name):
         case ast.FunctionDef(body=[*_, ast.Return(value=ast.expr() as value)]):
             with suppress(*UNKNOWN):

@@ -51,7 +51,7 @@ class Inputs:
     def copy(self, without: Collection[int] = ()) -> None:
         """Copy the tensors, but for those of some ids, so that changes are noticed. Raises torch.OutOfMemoryError."""
         watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
-        held = nested.holders(self._args)  # of classes whose own ``copy`` and ``update`` may refuse
+        held = nested.holders(self._args)  # the ``copy`` and ``update`` of their classes may refuse
         self._held = [(holder, list(holder) if isinstance(holder, list) else dict(holder)) for holder in held]
         leaves = [tensor for tensor in self.tensors if tensor.is_leaf and not tensor._is_view()]  # views stay attached
         names: list[tuple[Any, str]] = [(leaf, name) for leaf in leaves for name in ("requires_grad", "grad")]
@@ -146,6 +146,6 @@ def referenced_tensors(function: Any) -> Iterator[Tensor]:
     if inspect.isfunction(function := inspect.unwrap(getattr(function, "__func__", function))):
         held = [function.__globals__.get(name) for name in function.__code__.co_names]
         for cell in function.__closure__ or ():
-            with suppress(ValueError):  # of a variable that has no value yet
+            with suppress(ValueError):  # the variable has no value yet
                 held.append(cell.cell_contents)
         yield from nested.tensors((held, function.__defaults__, function.__kwdefaults__))

@@ -30,8 +30,8 @@ from .verdict import MOST_DRIFT_US, SLOWED
 SAMPLES = 2000  # 0.1 s; with 400, the mean differed by 6 ns between processes
 WARMUP = 100
 CUPTI_CALLS = 400  # calls of an empty kernel that CUPTI observes
-CUPTI_RUNS = 5  # of which the median counts, once per machine
-FORMAT = 1  # of the file in the cache folder
+CUPTI_RUNS = 5  # the median of these is kept, once per machine
+FORMAT = 1  # format of the file in the cache folder
 COOLING_S = 0.2  # until the clock recovers after work at the power limit
 SPIN_CYCLES = 20_000  # about 10 us of one warp, too little for a power limit to act
 

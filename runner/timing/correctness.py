@@ -17,7 +17,7 @@ from .nested import returned
 from .unpatched import unpatched
 
 PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses may have no memory, or compute values when they are read
-ROUNDED = 1e-6  # of a number of elements
+ROUNDED = 1e-6  # rounding of a number of elements
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output
 
 
@@ -74,7 +74,7 @@ class ExpectedOutputs:
     """Outputs with a value and a tolerance for each element."""
 
     expected: tuple[Expected, ...]
-    dtype: torch.dtype  # of each output
+    dtype: torch.dtype  # type of each output
 
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Compare every output with its reference."""
@@ -137,7 +137,7 @@ def check_outputs(outputs: Sequence[object], expected: Sequence[Expected], dtype
 
 @unpatched()
 def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
-    """Return what keeps ``output`` from being a plain tensor of ``dtype`` and of the shape and device of ``value``."""
+    """Return the reason why ``output`` is not a plain tensor of ``dtype`` with the shape and device of ``value``."""
     if not isinstance(output, Tensor) or type(output) not in PLAIN:
         return f"{output if output is None else 'a ' + type(output).__name__} where a tensor is expected"
     if output.shape != value.shape:

@@ -105,7 +105,7 @@ def scheduled_s(thread: int, place: int) -> float:
 
 SHORTEST_SAMPLE_NS = 20_000  # so that the clock's overhead of about 100 ns, which is subtracted, is below 1 %
 OFTEN = 100  # readings of the clock's overhead; the shortest is subtracted
-TRIES = 3  # of which the shortest counts: an interrupted call of 1 us would be timed singly, 5 % too long
+TRIES = 3  # the shortest counts: an interrupted call of 1 us would be timed singly, 5 % too long
 SLOW_NS = 50_000_000  # every longer call is a sample, so that few are made
 
 

@@ -18,7 +18,7 @@ from .timeline import covered, whole
 from .timestamps import CYCLES_A_SECOND
 
 MOST_CALLS = 30  # profiled calls, whose mean is exact to a few nanoseconds
-EACH_CALLS = 5  # of which the time of each kernel is the mean
+EACH_CALLS = 5  # calls over which the time of each kernel is averaged
 MOST_RECORDS = 300  # reading a record takes some microseconds of Python
 LONGEST_S = 0.1  # for all calls, if there are more than two
 

@@ -21,12 +21,12 @@ class Instrument:
     name: str  # as in the column ``instrument``
     kernels: int | None = None  # and copies and fills of a call in its CUDA graph; None if unknown or without a graph
     round_size = 1  # samples that the instrument takes at a time
-    checks = SpotChecks()  # of the outputs; by default there are none
+    checks = SpotChecks()  # by default no output is judged
     _kept: object = None  # result of a timed call, until it is judged
     early_us: Sequence[float] = ()  # samples from before the warm-up, if the call is so slow that all samples count
 
     def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
-        self.spreads_us: list[float] = []  # of each sample: its slowest rank less its fastest
+        self.spreads_us: list[float] = []  # for each sample, the time of the slowest rank less that of the fastest
         self.clocks_mhz: list[float] = []  # clock of a multiprocessor in each sample; empty if not measured
         self._run, self._before = run, before
 

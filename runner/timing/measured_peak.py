@@ -33,10 +33,10 @@ from .preparation import preparation
 from .statistics import trimmed_mean
 from .timestamps import GraphTimestamps
 
-FORMAT = 4  # of the file and the measurement; a new number measures again
-SURE = 0.9  # of the shortest time, since rates are known to a few percent, and filling is up to 3 % faster than reading
+FORMAT = 4  # format of the file and the measurement; a new number measures again
+SURE = 0.9  # share of the shortest time: rates are known to a few percent, and filling is up to 3 % faster than reading
 NARROWER = {"float8_e4m3fn": 2.0}  # rate over the rate of 16 bits, on tensor cores that have the type
-PLAUSIBLE = 0.5  # of the data sheet's bandwidth; with less, another process used the GPU, and the peak is not kept
+PLAUSIBLE = 0.5  # share of the data sheet's bandwidth; with less, another process used the GPU: the peak is not kept
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ COPIES = [2**power for power in (12, 14, 16, 18, *range(20, 32))]  # bytes
 LEAST_OVER_L2 = 4  # smallest buffer that shows the rate of the memory, in sizes of the L2 cache
 # Square matrices.
 SIZES = {"float8_e4m3fn": 8192, "float16": 8192, "bfloat16": 8192, "tf32": 8192, "float32": 4096, "float64": 2048}
-LONGEST_US = 10_000.0  # of one product; matrices become smaller until it is shorter
+LONGEST_US = 10_000.0  # longest product; matrices become smaller until it is shorter
 
 
 def measure(gpu: str) -> MeasuredPeak:

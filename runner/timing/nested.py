@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-DEEPEST, MOST_LEAVES = 50, 10_000  # of an object of a caller's class that is walked
+DEEPEST, MOST_LEAVES = 50, 10_000  # limits of the walk of an object of a caller's class
 # Classes of other packages that are walked too: they hold what a training step changes.
 STATEFUL = (SimpleNamespace, Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 Path = str  # how an expression reaches a leaf from the whole: ``["past"][0].keys``; "" is the whole itself
@@ -221,7 +221,7 @@ def _of_type(value: Any, changed: Any) -> Any:
 
 
 def _children(value: object) -> Iterator[tuple[str, object]] | None:
-    """Return what ``value`` holds, each with the expression that reaches it; None if it is a leaf."""
+    """Return the parts of ``value``, each with the expression that reaches it; None if it is a leaf."""
     if isinstance(value, torch.nn.Module):
         named = [*value.named_parameters(remove_duplicate=False), *value.named_buffers(remove_duplicate=False)]
         return ((f".{name}", tensor) for name, tensor in named)
@@ -239,7 +239,7 @@ def _children(value: object) -> Iterator[tuple[str, object]] | None:
 
 
 def _attributes(value: object) -> dict[str, Any]:
-    """Return what an object holds: the fields of a dataclass; of an optimizer what a copy has of its own, no hooks."""
+    """Return the attributes of an object: the fields of a dataclass; the state of an optimizer without its hooks."""
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     held = vars(value)

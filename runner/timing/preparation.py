@@ -36,7 +36,7 @@ def reading_flush(factor: float = FACTOR) -> Callable[[], object]:
     return lambda: torch.amax(buffer, dim=0, out=result)
 
 
-SHARE = 1 / 64  # of the GPU's memory, for copies and their outputs; at most a quarter of the free memory
+SHARE = 1 / 64  # share of the GPU's memory for copies and their outputs; at most a quarter of the free memory
 ALIGNED = 512  # bytes, as in torch's allocator; copies are aligned as their inputs are
 PAGE = 2 * 2**20  # bytes; each copy starts at a random place in a page, since large blocks start with a page
 SEED = 0

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 STEADY_PCT = 2.0  # warm-up ends when two of its rounds agree within this
 LONGEST_WARMUP = 20  # times ``warmup_s``; after it, a call that is not steady is timed as it is
-FIRST_LOOK = 1 / 3  # of the time limit, for the first series; the rest is for a second series
+FIRST_LOOK = 1 / 3  # share of the time limit for the first series; the rest is for a second series
 
 
 @dataclass(frozen=True)
@@ -202,12 +202,12 @@ def paired_rounds(
 
 
 def _batches(instrument: Instrument, means_us: list[float], calls: int) -> Batches:
-    """Return what the rounds give for an instrument: no means if its outputs were wrong."""
+    """Return the batches of an instrument, without means if its outputs were wrong."""
     wrong = instrument.judge_outputs()
     return Batches(instrument.name, [] if wrong else means_us, calls, wrong)
 
 
-FIRST_LOOK_ROUNDS = 20  # of a race, so that a batch has two samples
+FIRST_LOOK_ROUNDS = 20  # rounds of a race, so that a batch has two samples
 
 
 def race(

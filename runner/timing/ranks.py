@@ -26,7 +26,7 @@ from ..records.replaced import replaced
 from . import clock as time
 from .verdict import GRAVITY
 
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 HERE = "127.0.0.1"
 
 
@@ -44,7 +44,7 @@ class Ranks:
         self.rank, self.count = rank, count
         self._exchange = Exchange(path, rank, count) if path else None
         self._flag = torch.zeros(1, dtype=torch.int32, device="cuda") if aligned else None
-        self._place: MeetingPlace | None = None  # of other processes
+        self._place: MeetingPlace | None = None  # where other processes meet
 
     def gather(self, value: Any, what: str = "value") -> list[Any]:
         """Return the ``value`` of every rank, as JSON keeps it. Raises RanksDiffer if another gives no ``what``."""
@@ -72,7 +72,7 @@ class Ranks:
             dist.all_reduce(self._flag)
 
     def another_place(self) -> tuple[str, int, int] | None:
-        """Return where new processes of the same ranks meet, as ``join`` takes it; None without ranks."""
+        """Return the meeting place of new processes of the same ranks, as ``join`` takes it; None without ranks."""
         if self._exchange is None:
             return None
         self._place = None if self.rank else MeetingPlace(self.count)
@@ -101,8 +101,8 @@ class Ranks:
         return [max(each) for each in zip(*self.gather(list(values), "samples"), strict=True)]
 
 
-current = Ranks()  # of this process
-group: object = None  # of torch.distributed, that ``join`` has made
+current = Ranks()  # those of this process
+group: object = None  # the group of torch.distributed that ``join`` has made
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from . import ranks
 from .correctness import same_bits
 
 MOST = 20  # outputs: a call that is wrong at random one time in five passes with a probability of 1 %
-SHARE, LEAST_S = 0.1, 0.01  # of the time of a series, for them; and in any case, since a case takes longer than 0.1 s
+SHARE, LEAST_S = 0.1, 0.01  # share of a series' time for checks, and least time, since a case takes over 0.1 s anyway
 
 Judge = Callable[[Sequence[object]], str]
 

@@ -141,7 +141,7 @@ Relation = Literal["faster", "slower", "same", "unclear"]
 
 ZONE = 0.005  # a difference within this is never "faster" or "slower"
 SAME = 0.01  # two times are the same if the whole interval of their ratio is within 1 %
-MOST_SHARED = 0.9  # of the shorter time: limit of the instrument's error, since a ratio needs the rest
+MOST_SHARED = 0.9  # largest error of the instrument as a share of the shorter time, since a ratio needs the rest
 LARGEST = 700.0  # logarithm of a factor that is still a number
 LEVEL = 0.05  # probability that a table of equal calls contains a "faster" or "slower"
 

@@ -11,7 +11,7 @@ from ..records.case import Scalar
 from .call import Batches, Call
 from .settings import TimingSettings
 
-RACE_SAMPLES, RACE_WIDER = 20, 6  # of a case in a race: 20 samples are as exact as this if 800 reach the target
+RACE_SAMPLES, RACE_WIDER = 20, 6  # samples of a case in a race, and factor on the target, which takes 800 samples
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def smallest_step(times: Tensor) -> float:
 
 
 CYCLES_A_SECOND = 2e9  # about the highest clock of any GPU; at a lower clock a spin is longer, which does no harm
-LONGEST_S = 0.005  # of a spin, since a call that waits for the GPU waits for the spin too
+LONGEST_S = 0.005  # longest spin, since a call that waits for the GPU waits for the spin too
 SLACK = 1.5  # spin length over the measured time of a submission
 
 

@@ -17,7 +17,7 @@ LATE_S = 0.03  # a rank that begins so late holds up the collectives of all othe
 
 
 def unfinished(call: Call) -> str:
-    """Return which operators of torch.distributed still run on a rank when ``call`` has returned; "" if none does.
+    """Name the operators of torch.distributed that still run on a rank when ``call`` has returned; "" for none.
 
     Each of two ranks begins late once. A call that waits returns late then too; one that does not, before the end.
     Sends are left out, since their receivers wait. Functional collectives have no work to be asked.

@@ -9,13 +9,13 @@ from typing import Any
 from ..records.case import Scalar
 from ..records.figures import figure, interval
 
-SLOWED = 0.98  # of the unloaded clock; below it, a limit of power or temperature may have acted
+SLOWED = 0.98  # share of the unloaded clock; below it, a limit of power or temperature may have acted
 DISAGREE_US, DISAGREE_SHARE = 1.0, 0.05  # allowed between the instrument and CUPTI, for a call of a single kernel
 MOST_SLOWED_SHARE = 0.1  # limit of what a lower clock than in CUPTI's calls allows in addition
 # Allowed if CUPTI's time is longer, since recording makes a kernel longer: on an H100 up to 9.9 % for one of blocks of
 # 1024 threads, whose time by CUDA events rises by as much while CUPTI records.
 WATCHED_SHARE = 0.15
-CONTENDED_PCT = 2.0  # of the time without a core: 0.3 on a quiet machine, 37 with a busy process on two cores
+CONTENDED_PCT = 2.0  # percent of the time without a core: 0.3 on a quiet machine, 37 with a busy process on two cores
 MOST_DRIFT_US = 0.2  # half of the drift that another process's context was seen to cause
 LAUNCH_SHARE, LAUNCH_US = 1.2, 1.0  # a call is launch-bound if calls back to back take longer than its GPU time by both
 

@@ -205,7 +205,7 @@ def _judged_anew(row: Row, problem: ProblemState) -> Row:
 
 
 def _of_worktree(case: CaseRecord, used: Iterable[str]) -> list[str]:
-    """Return what a case of a git revision has ``used`` of the working tree that differs in the revision.
+    """Return the paths of the working tree that a case of a git revision has ``used`` and that differ in the revision.
 
     Inputs and reference come from the working tree, so the file of the workload is left out.
     """

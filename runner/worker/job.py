@@ -33,7 +33,7 @@ from ..timing.verdict import UNTRUE
 from .problem import ProblemState, algorithms, device_name
 from .sanitizer import run_sanitizer
 
-SHARE_PRECOMPILE = 0.1  # of the GPU's memory, for a process that compiles while another case runs
+SHARE_PRECOMPILE = 0.1  # share of the GPU's memory for a process that compiles while another case runs
 TIMED_PHASES = ("inputs", "check", "measure")  # each has a column <phase>_s; build has build_s and first_call_s
 
 

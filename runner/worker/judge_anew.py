@@ -35,7 +35,7 @@ def judge_anew(case: CaseRecord, outputs: object, program: str) -> Mapping[str, 
         saved = context.folder / "outputs.pickle"
         with unpatched(), saved.open("wb") as file:
             result_like = b""
-            with suppress(Exception):  # of a class that cannot be saved
+            with suppress(Exception):  # its class cannot be saved
                 result_like = pickle.dumps(path.like(outputs))
             pickle.dump((result_like, returned_paths(outputs), [*map(_saved, returned_tensors(outputs))]), file)
         ended = tools.run_tool(context.command(judge=str(saved)), context.folder / "log", LIMIT_S)
@@ -53,7 +53,7 @@ def judged(problem: ProblemState, saved: Path) -> dict[str, Any]:
     result_like, paths, outputs = pickle.loads(saved.read_bytes())  # noqa: S301  # which this package has written
     whole = None
     if isinstance(expected, FileCheck):  # other outputs are judged without a class of the case's, whose code would run
-        with suppress(Exception):  # of a class that this process does not know
+        with suppress(Exception):  # this process does not know its class
             whole = pickle.loads(result_like)  # noqa: S301
     check = path.judged(whole, paths, expected, [_tensor(output).to(problem.device) for output in outputs])
     return {"columns": check.columns(), "wrong": check.reason}

@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, tuple[object, str]] = {
 REPLACEABLE = {
     f"{where}.{name}": (owner, name) for where, (owner, names) in FUNCTIONS.items() for name in names.split()
 }
-METHOD = "torch.Tensor."  # of which every attribute is watched
+METHOD = "torch.Tensor."  # begins the names of methods; each attribute of that class is watched
 MODE = "the floating-point mode of the CPU"
 NUMERIC = (MODE, "torch.get_default_dtype", "the stack of torch function modes", "the stack of torch dispatch modes")
 LOOKS, LOOK_S = 10, 0.005  # OpenMP's threads wait for up to some ms without sleeping

@@ -42,11 +42,11 @@ class UsedFiles:
         self._events = FileEvents()
         self._roots: tuple[str, ...] = ()
         self._unknown = ""  # why lists of this process may lack files
-        self._stamps: dict[str, str] = {}  # of files, when they were last opened
+        self._stamps: dict[str, str] = {}  # stamps of files, from when they were last opened
         self._loaded_with: dict[str, set[str]] = {}  # what was used while a module was loaded, by its file
         self._modules: dict[str, str] = {}  # files of modules in the folders, by their names
         self._last: tuple[int, str] | None = None  # number of loaded modules and the newest, at the last look at them
-        self._specs: dict[str, ModuleSpec] = {}  # of those modules, as they were last loaded
+        self._specs: dict[str, ModuleSpec] = {}  # specs of those modules, as they were last loaded
         self._parts: dict[str, set[str]] = {}  # what a workload or an implementation has used
         self._part: set[str] = set()
         self._case: tuple[set[str], ...] = ()
@@ -71,7 +71,7 @@ class UsedFiles:
         if names[1] not in self._parts:
             files = map(os.path.abspath, case.user_files)
             self._watch([str(repository(os.path.dirname(file))) for file in files if os.path.isfile(file)])
-        for _ in self._events.read():  # of others, since the last case
+        for _ in self._events.read():  # drop events since the last case
             pass
         self._case = tuple(self._parts.setdefault(name, set()) for name in names)
         self._part = self._case[0]
@@ -80,7 +80,7 @@ class UsedFiles:
         """Note that a phase of the case begins."""
         if phase != "check":
             self._collect()
-        if phase in ("inputs", "build"):  # of the workload, and of the implementation
+        if phase in ("inputs", "build"):  # of a workload, and of an implementation
             self._part = self._case[phase == "build"]
             self._lookups.watch(self._modules)
 
@@ -89,7 +89,7 @@ class UsedFiles:
         return self._case[1]
 
     def finish(self) -> dict[str, str]:
-        """Return what the case has used: paths with stamps of ``runner.device.used_paths``, and FILES."""
+        """Return the paths that the case has used, with stamps of ``runner.device.used_paths``, and FILES."""
         self._collect()
         record = {path: self._stamps[path] for path in sorted(set().union(*self._case))}
         return {**record, FILES: self._unknown or self._events.lost or ALL}
@@ -122,7 +122,7 @@ class UsedFiles:
         self._part |= brought | used.keys()
 
     def _loaded_since(self, used: Container[str]) -> set[str]:
-        """Return which of ``used`` are modules loaded since the last call. Another process may open the others too."""
+        """Return the modules of ``used`` loaded since the last call. Another process may open the other files too."""
         loaded = set()
         for name in [name for name, file in self._modules.items() if file in used]:
             spec = getattr(sys.modules.get(name), "__spec__", None)

@@ -16,7 +16,7 @@ from .programs import Program, Seen
 
 LONGEST_NAME = 100  # characters of a file's name
 BY_NAME = "by name"
-CODE_COLUMNS = ("load_bits", "store_bits", "tensor_instructions", "fp64_instructions")  # of kernels.csv: fields of Code
+CODE_COLUMNS = ("load_bits", "store_bits", "tensor_instructions", "fp64_instructions")  # fields of Code in kernels.csv
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class KernelLine:
     kernel: str
     origin: str  # triton | inductor | cuda | BY_NAME
     launches: int  # in one call
-    total_us: float | None = None  # of all launches, by CUPTI
+    total_us: float | None = None  # total of all launches, by CUPTI
     registers: int | None = None
     registers_allowed: int = REGISTERS
     spill_bytes: int | None = None

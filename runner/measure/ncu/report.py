@@ -36,7 +36,7 @@ SHARES = {  # column of kernels.csv → metric
 COUNTS = {
     "registers": "launch__registers_per_thread",
     "shared_bytes": "launch__shared_mem_per_block",
-    "instructions": "smsp__inst_executed.sum",  # of warps
+    "instructions": "smsp__inst_executed.sum",  # instructions of warps
 }
 RATIOS = {  # sectors of 32 bytes are per request of a warp to global memory, without those of bulk copies (TMA)
     "active_threads": "smsp__thread_inst_executed_per_inst_executed.ratio",
@@ -60,7 +60,7 @@ SCALES |= {f"cycle/{prefix}second": 1 / scale for prefix, scale in PREFIXES.item
 ROUNDED = 0.006  # waves: rounding error of ncu's two decimals
 NOT_APPLICABLE = {"MemoryL2Compression"}  # advises compressible memory, which torch does not allocate
 LONGEST_HINT, LONGEST_NAME = 300, 48  # characters: a hint in a row, a kernel's name in the summary
-WIDTH = 118  # of the summary
+WIDTH = 118  # width of the summary
 RANGE = re.compile(r'"<default domain>:([^:"]+):')
 
 Launch = dict[str, Any]  # launch of a kernel: column of kernels.csv → value; None: unknown

@@ -23,7 +23,7 @@ from .export import Report, read_report
 GRACE_S = 30.0  # after ``limit_s``, for nsys to write its recording
 EXPORT_S = 20.0  # to read the report, in addition to the rest of ``limit_s``
 REPORT, LOG, COMMAND = "report", "nsys.log", "command.txt"
-LINES = 24  # of a table in the summary; the parts of two steps of four layers fit
+LINES = 24  # most lines of a table in the summary; the parts of two steps of four layers fit
 KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", *(f"{name}.csv" for name in tables.SHOWN))
 
 # By default, nsys samples the CPU (tens of megabytes per second of Python), records a CUDA graph as one event, and

@@ -35,7 +35,7 @@ class Report:
     works: int  # kernels, copies and fills, inside and outside of calls
     graphs: int  # CUDA graphs that were traced as a whole
     messages: tuple[str, ...]  # notable warnings and errors of nsys
-    version: str  # of nsys; empty if the report does not have it, as in 2022
+    version: str  # version of nsys; empty if the report does not have it, as in 2022
 
     def notes(self, expected: int) -> Iterator[str]:
         """Yield limits of the figures. ``expected`` is the number of calls that were made."""

@@ -36,7 +36,7 @@ DETAILS = {  # name in the trace → column
     "registers per thread": "registers",
     "shared memory": "shared_bytes",
     "est. achieved occupancy %": "occupancy_pct",
-    "bytes": "bytes",  # of a copy or fill
+    "bytes": "bytes",  # size of a copy or fill
     "stream": "stream",
 }
 

@@ -27,7 +27,7 @@ from . import ApiCall, Event
 Record = dict[str, Any]  # column → cell
 
 LONGEST_NAME = 60
-LEAST_PCT = 0.1  # of the time, for a line of the summary
+LEAST_PCT = 0.1  # least share of the time for a line of the summary
 WHAT = "kernels, copies and fills of a call"
 # Prefixes in the name of a C++ kernel.
 NOISE = ("void ", "at::native::", "at::detail::", "(anonymous namespace)::", "<unnamed>::", "std::")

@@ -22,7 +22,7 @@ from .client import NO_KEY, client_environment, may_have_key, run_silently, sync
 from .state import NAME_LENGTH, PROJECT_LENGTH, REFUSED, TAG_LENGTH, State, group_of, read_state, write_state
 
 PROJECT = "kernel-runner"
-VARIABLES = {  # of W&B's client, for fields that the config leaves empty
+VARIABLES = {  # variables of W&B's client, for fields that the config leaves empty
     "project": "WANDB_PROJECT",
     "entity": "WANDB_ENTITY",
     "group": "WANDB_RUN_GROUP",
@@ -116,7 +116,7 @@ class Wandb:
         return state, reason
 
     def _record(self, folder: Path, into: Path, variables: Mapping[str, str], offline: str) -> tuple[State, str]:
-        """Return what was recorded, if anything, and why it cannot be uploaded, or was not recorded, or ""."""
+        """Record the run. Return its state, and the reason why it was not recorded or cannot be uploaded, or ""."""
         module = ["kernel_runner.report.wandb.record", str(folder), str(into), json.dumps(asdict(self)), offline]
         limit_s = self.timeout_s + MARGIN_S
         if failure := run_silently(module, into, variables, limit_s, f"not done within {limit_s:g} s"):
@@ -129,7 +129,7 @@ class Wandb:
         return (State(), state.refused) if state.refused else (state, state.why)
 
     def offline(self) -> str:
-        """Return which setting forbids the upload; "" if none does."""
+        """Return the setting that forbids the upload, else ""."""
         if self.mode == "offline":
             return "log.wandb.mode=offline"
         if self.mode == "auto" and os.environ.get("WANDB_MODE") in ("offline", "dryrun", "disabled"):

@@ -175,7 +175,7 @@ def case_figures(line: Line) -> dict[str, Cell]:
 
 
 def machine(rows: Sequence[Row], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what runs are filtered by: device, versions, commit."""
+    """Return the facts by which runs are filtered: device, versions, commit."""
     known = mapping(environment.get("packages"))
     devices = ", ".join(dict.fromkeys(row.device for row in rows if row.device))
     facts = {"device": devices, "torch": known.get("torch"), "triton": known.get("triton")}

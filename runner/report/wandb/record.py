@@ -256,7 +256,7 @@ def certificate_file(environment: Mapping[str, Any]) -> Path | None:
 
 
 def _no_credentials() -> str:
-    """Return why there is no usable API key; "" if there is one. This sends nothing to the server."""
+    """Return the reason why there is no usable API key, else "". This sends nothing to the server."""
     try:
         return "" if wandb.login(prompt=False, verify=False) else NO_KEY
     except wandb.Error as error:

@@ -47,7 +47,7 @@ class State:
     recorded: tuple[str, ...] = ()  # folders that W&B recorded in, relative to that of ``wandb.json``
     refused: str = ""  # why the latest session recorded nothing
     why: str = ""  # why what is recorded cannot be uploaded
-    url: str = ""  # of the uploaded run; of the group, with a run per case
+    url: str = ""  # address of the uploaded run, or of the group if each case is a run
     journal_bytes: int = 0  # size of the journal that was recorded
     step: int = 0  # the next step: a resumed sweep goes on there
     sent: tuple[str, ...] = ()  # digests of the records of the history so far, in all sessions
@@ -58,7 +58,7 @@ class State:
 
 
 def read_state(folder: Path) -> State:
-    """Return what ``wandb.json`` in ``folder`` says; an empty state if there is none, or it cannot be read."""
+    """Return the state in ``wandb.json`` in ``folder``; an empty one if that file is missing or cannot be read."""
     try:
         with open(folder / STATE, "rb", opener=no_link) as file:
             record = untrusted.parse(next(untrusted.lines(file)))

@@ -30,12 +30,12 @@ from .content import PEAK, ROOFLINE, Content, machine
 from .record import PAGE, id_of
 from .state import TITLE_LENGTH, Address
 
-MOST_LINES = 100  # of a table in the text; the table of the run itself has all
-MOST_SENTENCES = 8  # of a kind, in the conclusion
+MOST_LINES = 100  # most lines of a table in the text; the table of the run has all
+MOST_SENTENCES = 8  # most sentences of a kind in the conclusion
 FACTS = ("device", "started", "hostname", "commit", "dirty", "system", "python", "torch", "triton")
 WORKER = ("torch_cuda", "driver", "gpu", "cpu", "gpu_clocks", "certificate")
 OTHER = re.compile(r"[^0-9A-Za-z]+")
-WIDTH, HEIGHT = 24, 9  # of a row of panels: the grid has 24 columns
+WIDTH, HEIGHT = 24, 9  # size of a row of panels: the grid has 24 columns
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Settings(Timer):
 SelfTest = Callable[[Settings], list[Check]]
 
 SURE_US = 8.0  # shortest calls that must be called the same; below, the instrument's error is too large a share
-SURE_SHARE = 0.9  # of these pairs
+SURE_SHARE = 0.9  # share of these pairs
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def slower(name: str, pairs: Sequence[ComparedTimes], share: float, least: int) 
     return Check(f"{name}, {100 * share:g} % longer", text, f"at least {least}", detected >= least)
 
 
-PROCESSES, MOST_PROCESSES = 6, 30  # of a run of ``verify``; of this and earlier runs
+PROCESSES, MOST_PROCESSES = 6, 30  # in a run of ``verify``; in this and earlier runs
 PROCESS_S = 0.15  # for the samples of one call
 
 
