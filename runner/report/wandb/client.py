@@ -8,15 +8,13 @@ import netrc
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
-from ...device import processes
-from ...findings.kept_files import read_kept
+from ...device import processes, tools
+from ...device.tools import Ended
 from ...records.redaction import redact
 
 LOG = "wandb.log"
@@ -29,44 +27,33 @@ GIVEN_UP = re.compile("giving up|failed to log|failed to upload|fatal error")
 
 
 def run_module(
-    module: list[str], output: IO[bytes], environment: Mapping[str, str], limit_s: float, late: str
-) -> tuple[int, str]:
-    """Run ``python -m <module>`` to its end or kill it. Return its exit code and why it was killed, ``late`` or "".
+    module: Sequence[str], log: Path, environment: Mapping[str, str], limit_s: float, late: str
+) -> tuple[Ended, str]:
+    """Run ``python -m <module>`` with its output in ``log``. Return its end, and why it was killed, ``late`` or "".
 
     Raises:
         OSError: it cannot be started.
 
     """
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", *module],
-        stdin=subprocess.DEVNULL,  # on a terminal, the client would ask for a key and wait forever
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-P", "-m", *module]
     try:
-        return process.wait(max(0.0, limit_s)), ""
-    except subprocess.TimeoutExpired:
-        return -1, late
+        ended = tools.run_tool(command, log, max(0.0, limit_s), environment, grace_s=0.0)
     except KeyboardInterrupt:  # the user does not want to wait; the results are complete
-        return -1, "interrupted"
-    finally:
-        processes.kill_group(process)  # W&B's core has a group of its own, and ends with its parent
+        return Ended(-1, ""), "interrupted"
+    return ended, late if ended.timed_out else ""
 
 
-def run_silently(module: list[str], folder: Path, environment: Mapping[str, str], limit_s: float, late: str) -> str:
-    """Run ``python -m <module>`` like ``run_module``, with its output in a log in ``folder``.
+def run_silently(module: Sequence[str], folder: Path, environment: Mapping[str, str], limit_s: float, late: str) -> str:
+    """Run ``python -m <module>`` with its output in a log in ``folder``. Return why it failed, or "".
 
-    Return why it failed, with the last line of the log, or "".
+    Raises OSError as ``run_module``.
     """
     silent = {**environment, "WANDB_SILENT": "true"}  # otherwise wandb.login() asks the server for the user's name
-    with open(folder / LOG, "wb") as log:
-        code, stopped = run_module(module, log, silent, limit_s, late)
-    if stopped or not code:
+    ended, stopped = run_module(module, folder / LOG, silent, limit_s, late)
+    if stopped or not ended.code:
         return stopped
-    *_, last = read_kept(folder / LOG).splitlines() or [""]
-    return f"the W&B client ended with code {code}" + (f": {redact(last)}" if last else "")
+    *_, last = ended.output.splitlines() or [""]
+    return f"the W&B client ended with code {ended.code}" + (f": {redact(last)}" if last else "")
 
 
 def sync(
@@ -78,10 +65,10 @@ def sync(
     """
     logs = folder / "wandb" / "logs"
     try:
-        with tempfile.TemporaryFile(dir=folder) as output:
-            _, stopped = run_module(["wandb", "sync", *map(str, recorded)], output, environment, limit_s, late)
-            output.seek(0)
-            printed = SIGNATURE.sub("", output.read().decode(errors="replace"))
+        with tempfile.TemporaryDirectory() as place:  # the output has signed addresses too
+            command = ["wandb", "sync", *map(str, recorded)]
+            ended, stopped = run_module(command, Path(place) / LOG, environment, limit_s, late)
+        printed = SIGNATURE.sub("", ended.output)
         with open(folder / LOG, "a", encoding="utf-8") as log:
             log.write(printed)
         reason = stopped or _refused(printed, logs)
@@ -119,16 +106,17 @@ def client_environment(folder: Path, timeout_s: float) -> dict[str, str]:
     limits = {"RETRY_MAX": 2, "RETRY_WAIT_MIN_SECONDS": 0.1, "RETRY_WAIT_MAX_SECONDS": 1}
     limits["TIMEOUT_SECONDS"] = timeout_s / 4
     channels = ("GRAPHQL", "FILE_STREAM", "FILE_TRANSFER")
-    variables = {
+    return {
         "WANDB_DATA_DIR": str(folder / LOCAL),
         "WANDB_CACHE_DIR": str(folder / LOCAL),
         **processes.environment(),
+        # The mode is settled already. ``wandb sync`` must print the address, even if the user silences W&B elsewhere.
+        "WANDB_MODE": "online",
+        "WANDB_SILENT": "false",
         "WANDB_DIR": str(folder),
         "WANDB_ERROR_REPORTING": "false",  # crash reports of the client go to a third server
         **{f"WANDB_X_{channel}_{name}": f"{value:g}" for channel in channels for name, value in limits.items()},
     }
-    # The mode is settled already. ``wandb sync`` must print the address, even if the user silences W&B elsewhere.
-    return {name: value for name, value in variables.items() if name not in ("WANDB_MODE", "WANDB_SILENT")}
 
 
 NO_KEY = "no API key"
