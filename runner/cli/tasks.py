@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -71,9 +70,8 @@ def _rows(paths: Sequence[str], device: str, memory: int) -> Iterator[list[str]]
                 yield json.loads(line)
                 rows += 1
         if not rows:  # else an earlier task may have been the cause
-            code = process.returncode
-            end = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-            yield [waiting[0], "", "", "", "", "", f"the process that computed its sizes ended {end}"]
+            reason = f"the process that computed its sizes {processes.ending(process.returncode)}"
+            yield [waiting[0], "", "", "", "", "", reason]
         waiting = waiting[max(1, rows) :]
 
 

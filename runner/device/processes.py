@@ -52,6 +52,11 @@ def output(command: Sequence[str], limit_s: float = 20.0, variables: Mapping[str
     return text.decode(errors="replace") if process.returncode == 0 else None
 
 
+def ending(code: int) -> str:
+    """Return how a process with this exit code ended: ``exited with code 1`` or ``was killed by SIGABRT``."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
 def kill_group(process: subprocess.Popen[bytes], wait_s: float | None = None) -> None:
     """Kill ``process``, which leads its own session, and its group. Wait until it ends, for at most ``wait_s``."""
     with contextlib.suppress(ProcessLookupError):

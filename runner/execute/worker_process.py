@@ -197,12 +197,8 @@ class WorkerProcess:
             try:
                 code = self._source.reap(self.pid, limit_s)
                 self.stuck = code is None
-                if code is None:
-                    self.ended = "the worker was killed and has not ended"
-                elif code < 0:
-                    self.ended = f"the worker was killed by {signal.Signals(-code).name}"
-                else:
-                    self.ended = f"the worker exited with code {code}"
+                how = "was killed and has not ended" if code is None else processes.ending(code)
+                self.ended = f"the worker {how}"
             except Gone as gone:
                 self.ended = str(gone)
             if self._pidfd is not None:

@@ -19,6 +19,7 @@ from ..measure.timeline.tables import OTHERS
 from ..records.case import CaseRecord
 from ..records.figures import as_typed, as_words, figure, interval
 from ..records.grouping import grouped
+from ..records.plain_text import shortened
 from .fastest import compared, gain, over_baseline, ratio_text, widened
 from .kept_files import kept_files, read_csv
 from .lines import Line
@@ -342,8 +343,7 @@ def _time(line: Line) -> str:
 
 def _told(value: Any, unit: str) -> str:
     """Return a value as a sentence has it: names of kernels in C++ may have thousands of characters."""
-    text = figure(value, unit)
-    return f"{text[: LONGEST_NAME - 3]}..." if len(text) > LONGEST_NAME else text
+    return shortened(figure(value, unit), LONGEST_NAME)
 
 
 def _shares(run: Run, line: Line) -> dict[str, float]:

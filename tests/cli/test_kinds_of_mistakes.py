@@ -63,7 +63,7 @@ KINDS = {  # the words → the next step
     "a file as a folder of YAML files": ("--config-dir notes.txt", "give that of your YAML files"),
     "the word last": ("plan last", "resume=last"),
     "the folder of a run": (f"workload=gelu {RUN}", f"resume={RUN}"),
-    "resume of another folder": ("resume=folder", "give another"),
+    "resume of another folder": ("resume=folder", f"give {RUN}"),
     "a file of a run": (f"show {RUN}/rows.csv", f"give {RUN}"),
     "a run that is not there": ("compare outputs/2024-01-01/00-00-00-both last", f"give {RUN}"),
     "a condition as a word": ("show workload=gelu", "--where workload=gelu"),

@@ -64,7 +64,7 @@ def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(table
     assert listed["5_package.py"].endswith("its inputs need the package a_missing_package; install it to run this")
     assert listed["7_broken.py"].endswith("line 3: invalid syntax")
     assert listed["8_value.py"] == "file n=3"  # its output's size depends on a value
-    assert listed["9_crash.py"] == "cannot run here: the process that computed its sizes ended by SIGSEGV"
+    assert listed["9_crash.py"] == "cannot run here: the process that computed its sizes was killed by SIGSEGV"
     assert listed["10_after.py"] == listed["1_norm.py"]
     assert listed["10"] == "tasks: 5 can run here, 5 cannot"
 

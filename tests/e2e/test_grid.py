@@ -448,7 +448,7 @@ def test_a_broken_wandb_costs_no_row_and_no_exit_code(run, tmp_path):
     words = ("impl=torch", *SMALL, *QUICK, "log.wandb.mode=offline")
     result = run(*words, log="wandb", env={"PYTHONPATH": os.pathsep.join(path)})
     assert result.code == 0
-    assert "W&B: not logged (the W&B client ended with code 1: ImportError: no W&B here)" in result.out
+    assert "W&B: not logged (the W&B client exited with code 1: ImportError: no W&B here)" in result.out
     assert result.statuses() == {"torch": "ok"}
 
 

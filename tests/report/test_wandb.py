@@ -439,14 +439,14 @@ def assert_no_secret(folder):
 def test_without_wandb_one_line_says_so(folder, home, monkeypatch):
     client(folder, monkeypatch, "raise ImportError('no such luck')")
     (line,) = OFFLINE.publish(folder)
-    said = "the W&B client ended with code 1: ImportError: no such luck"
+    said = "the W&B client exited with code 1: ImportError: no such luck"
     assert line == f"W&B: not logged ({said}); the results are in {folder}"
 
 
 def test_a_client_that_crashes_costs_one_line(folder, home, monkeypatch):
     client(folder, monkeypatch, "import os\nos.abort()")
     assert OFFLINE.publish(folder) == [
-        f"W&B: not logged (the W&B client ended with code -6); the results are in {folder}"
+        f"W&B: not logged (the W&B client was killed by SIGABRT); the results are in {folder}"
     ]
 
 

@@ -102,7 +102,7 @@ def test_a_package_that_cannot_be_imported_is_named(folder, place, capsys, monke
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     found = report(capsys, folder)
     assert (found.code, found.lines) == (2, [])
-    assert "the W&B client ended with code 1: ImportError: no such luck" in found.err
+    assert "the W&B client exited with code 1: ImportError: no such luck" in found.err
     assert "--output" not in found.err
 
 

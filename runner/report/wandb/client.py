@@ -53,7 +53,7 @@ def run_silently(module: Sequence[str], folder: Path, environment: Mapping[str, 
     if stopped or not ended.code:
         return stopped
     *_, last = ended.output.splitlines() or [""]
-    return f"the W&B client ended with code {ended.code}" + (f": {redact(last)}" if last else "")
+    return f"the W&B client {processes.ending(ended.code)}" + (f": {redact(last)}" if last else "")
 
 
 def sync(
