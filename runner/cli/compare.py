@@ -14,7 +14,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -76,9 +75,7 @@ def _read(options: argparse.Namespace) -> list[Run]:
     runs = read_runs(options)
     for run in runs:
         if all(row.time_us is None for row in run.rows):
-            statuses = Counter(row.status for row in run.rows)
-            rows = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no case is done"
-            raise BadInput(f"{run.folder}: it holds no time to compare ({rows})")
+            raise BadInput(f"{run.folder}: it holds no time to compare ({run.outcome(run.rows)})")
     if not options.where:
         return runs
     chosen = chosen_lines(runs, options.where)

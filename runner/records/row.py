@@ -93,7 +93,7 @@ class Row:
         if record["key"] != case.key:
             raise ValueError(f"{case.label}: it has the key of another case")
         if odd := [name for name in row.metrics.keys() & NUMBERS if type(row.metrics[name]) not in NUMBER]:
-            raise TypeError(f"{case.label}: {odd[0]}={row.metrics[odd[0]]!r} is no number")
+            raise TypeError(f"{case.label}: {odd[0]}={row.metrics[odd[0]]!r} is not a number")
         spans_us = [row.time_us, *(value for name in {*SERIES} & {*row.series} for value in row.series[name])]
         if not all(map(is_plausible_us, spans_us)):
             raise ValueError(f"{case.label}: a time that no clock reads")

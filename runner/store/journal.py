@@ -40,6 +40,7 @@ from ..records.row import Row
 from ..records.schema import UNREADABLE
 
 FORMAT = 1  # format of a run's folder, raised by an incompatible change. A new column is compatible
+STARTED = "%Y-%m-%dT%H:%M:%S%z"  # form of the recorded start of a session
 NAME = "rows.jsonl"
 MOST_UNREADABLE = 100_000  # lines; a damaged journal has a few, and another large file would take minutes
 PAUSE_S = 1.0  # between two flushes: a write during a flush waits for the disk
@@ -132,8 +133,7 @@ class Journal:
         """Record who writes, unless that is done. The first record does it too. Raises OSError."""
         if not self._begun:
             self._begun = True
-            started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            who = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+            who = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.strftime(STARTED)}
             self._append({"record": "session", **who, "format": FORMAT})
 
     def start(self, case: CaseRecord) -> None:

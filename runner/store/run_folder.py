@@ -37,7 +37,6 @@ PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
 EXAMPLE = "outputs/<date>/<time>-<name>"  # path of a run's folder
 TIME = "hh-mm-ss-"  # before the name of a run in that of its folder
-STARTED = "%Y-%m-%dT%H:%M:%S%z"  # form of the recorded start of a session
 ENVIRONMENT = "environment.json"
 PUBLISHED = ".logged"  # names of the reporters that have published all rows of the run, one per line
 
@@ -154,7 +153,7 @@ def begun(folder: Path) -> tuple[float, float]:
     sessions = earlier_sessions(folder)
     named = f"{folder.parent.name} {folder.name[:8]}", "%Y-%m-%d %H-%M-%S"
     with contextlib.suppress(ValueError, OverflowError, OSError):
-        text, form = (str(sessions[0].get("started")), STARTED) if sessions else named
+        text, form = (str(sessions[0].get("started")), journal.STARTED) if sessions else named
         start = datetime.strptime(text, form).timestamp()
     return start, written
 
@@ -268,7 +267,7 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
     commit = git(ROOT, "rev-parse", "HEAD")  # no repository: None, as for an installed package
     return {
         "command": redact_command(command),
-        "started": time.strftime(STARTED),
+        "started": time.strftime(journal.STARTED),
         "hostname": socket.gethostname(),
         "system": platform.platform(),
         "python": platform.python_version(),

@@ -457,7 +457,7 @@ MISTAKES = {
     "an unknown word": (["{a}", "{b}", "--words", "slow"], "'slow' is not a conclusion; did you mean slower?"),
     "an override": (["{a}", "{b}", "columns=time_us"], "columns: not an argument of compare; "),
     "over a file of a run": (["{a}", "{b}", "--output", "{a}/rows.csv"], "the run has written it; give another path"),
-    "no time": (["{a}", "{failed}"], "it holds no time to compare (1 error)"),
+    "no time": (["{a}", "{failed}"], "it holds no time to compare (1 case: 1 error)"),
     "a newer format": (["{a}", "{newer}"], "this version of the runner reads format 1; update the runner"),
 }
 

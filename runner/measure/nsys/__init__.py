@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ...device import tools
+from ...device import processes, tools
 from ...device.processes import output
 from ...records.case import Scalar
 from ...timing.call import Call
@@ -172,9 +172,8 @@ def _no_result_reason(ended: tools.Ended, log: Path) -> str:
     """Return the reason why the case wrote no result."""
     if "usage: nsys" in ended.output:
         return f"nsys refuses its options: {next(iter(_printed(ended.output)))}; see measure.nsys.args"
-    how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
-    last = _last(ended.output)
-    return f"the case ended under nsys with {how} before its calls were done{last and f': {last}'} (its log is {log})"
+    how, last = processes.ending(ended.code), _last(ended.output)
+    return f"under nsys the case {how} before its calls were done{last and f': {last}'} (its log is {log})"
 
 
 def _printed(text: str) -> list[str]:

@@ -87,7 +87,7 @@ def test_a_case_that_cannot_be_run_again_says_why(record):
 def test_a_case_that_dies_is_told_by_its_exit_code_and_last_words(record, case, tmp_path, fake_nsys):
     with pytest.raises(CannotMeasure) as caught:
         nsys().record(fake_nsys(), case(code=139), tmp_path / "files")
-    assert "ended under nsys with exit code 139 before its calls were done: its last words" in str(caught.value)
+    assert "under nsys the case exited with code 139 before its calls were done: its last words" in str(caught.value)
 
 
 def test_what_an_earlier_session_left_is_not_taken_for_this_ones(record, case, tmp_path, fake_nsys):
@@ -105,7 +105,7 @@ def test_what_an_earlier_session_left_is_not_taken_for_this_ones(record, case, t
         "usage": "nsys refuses its options: unrecognised option '--bogus=1'; see measure.nsys.args",
         "no importer": "its QdstrmImporter is missing (install a complete Nsight Systems)",
         "never opened": "the range to capture was never opened",
-        "range ends it": "with exit code 143 before its calls were done: Capture range ended in the application.",
+        "range ends it": "exited with code 143 before its calls were done: Capture range ended in the application.",
         "locked": "nsys export could not read the report: database is locked",
     }.items(),
 )

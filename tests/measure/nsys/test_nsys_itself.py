@@ -56,7 +56,7 @@ def test_it_takes_every_option_of_the_presets(record, preset, args):
 
 def test_a_program_that_aborts_is_told_by_its_last_words(record):
     said = record(before="import os; print('its last words', flush=True); os.abort()")
-    assert "exit code 134 before its calls were done: its last words" in said
+    assert "exited with code 134 before its calls were done: its last words" in said
 
 
 @pytest.mark.parametrize("deaf", [False, True])
