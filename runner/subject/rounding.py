@@ -174,6 +174,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     What is cast to float64 although ``kind`` is narrower has the errors of float32.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         kind: torch.dtype,
@@ -243,6 +245,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         kwargs = dict(kwargs or {})
         if func.namespace == "c10d":
             return self._communicate(func, args, kwargs)
+        if func.namespace == "higher_order":  # such as flex_attention: by the operators that it is made of
+            with self:
+                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         name = func._schema.name.partition("::")[2].rstrip("_")
         mutable = func._schema.is_mutable
         if name == "view" and func._overloadname == "dtype":

@@ -144,8 +144,7 @@ class Judge:
     @property
     def output_bytes(self) -> int:
         """Return the size of all outputs in bytes."""
-        outputs = [leaf for leaf in self._own.values() if isinstance(leaf, Tensor)]
-        return sum(output.numel() * output.element_size() for output in outputs)
+        return sum(leaf.nbytes for leaf in self._own.values() if isinstance(leaf, Tensor))
 
     def check(self, outputs: object, changed: Sequence[Tensor] | None = None) -> CheckResult:
         """Compare every tensor, number and string of ``outputs``, which a call returned, and the arguments.

@@ -43,7 +43,7 @@ class Inputs:
 
     @property
     def numbers(self) -> list[Tensor]:
-        """Tensors whose numbers a first call may find changed: of modules none, and no expanded ones."""
+        """Tensors whose numbers a first call may find changed: none of modules, which may keep them, or expanded."""
         weights = set(map(id, nested.tensors(nested.modules(self._args))))
         found = [x for x in self.tensors if is_watched(x) and has_numbers(x) and 0 not in x.stride()]
         return [x for x in found if id(x) not in weights] if self._before is not None else []

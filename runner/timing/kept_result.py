@@ -55,10 +55,7 @@ def forgiven() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
-    """Halve and reverse ``inputs`` for the first call, so that what it keeps of them is wrong; then undo all changes.
-
-    Weights of modules stay, since a module may prepare them once.
-    """
+    """Halve and reverse ``inputs`` for a first call, so that what it keeps of them is wrong; then undo all changes."""
     try:
         for x in inputs.numbers:
             _halve_and_reverse(_numbers(x))

@@ -643,6 +643,18 @@ def test_dropout_that_drops_nothing_is_not_random():
     assert not Judge(torch.nn.Dropout().eval(), (x,)).refused
 
 
+def test_flex_attention_is_judged_by_the_operators_that_it_is_made_of():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.functional import scaled_dot_product_attention as attention
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cpu")
+    qkv = torch.randn(3, 1, 2, 128, 16)
+    judge = Judge(lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, i, j: s + h, mask), qkv)
+    assert judge.check(attention(*qkv, is_causal=True)).correct
+    assert not judge.check(attention(*qkv)).correct
+    assert not judge.check(1.01 * attention(*qkv, is_causal=True)).correct
+
+
 def test_attention_is_not_random():
     q = torch.randn(1, 2, 16, 8)
     assert not Judge(lambda q: F.scaled_dot_product_attention(q, q, q), (q,)).refused
