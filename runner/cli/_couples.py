@@ -42,12 +42,11 @@ def find_couples(
     are the same in both. Print why others are measured without a known change. Raises BadInput if there is no such
     revision.
     """
-    earlier = plan
     try:
         earlier = _earlier_plan(plan, words, against)
     except BadInput as error:
         print(f"gate: {error}; both sides use the YAML files of the working tree, and everything is measured")
-        everything = True
+        earlier, everything = plan, True
     matched = _matched(plan, earlier)
     impls = {case.impl.text: case.impl for case in matched.values()}
     revised = {text: _revised(impl, against) for text, impl in impls.items()}

@@ -92,7 +92,7 @@ def _row(path: str, device: str, memory: int) -> list[str]:
     reason = file.refused
     if device == "cpu" and not reason and (number := formats.gpu_line(path)):
         reason = f"asks for a GPU in line {number}"
-    line = [path, file.format, "", "", "", _sizes(file), reason]
+    line = [path, file.format, "", "", "", shortened(" ".join(as_words(file.fields)), LONGEST), reason]
     if reason:
         return line
     try:
@@ -108,10 +108,6 @@ def _workload(file: own_file.OwnFile) -> OwnOperation:
     usual = {"path": file.path, "dtype": file.dtype, "tf32": False, "pass": "fwd", "layout": "contiguous"}
     choice = Choice(file.path, {**usual, **file.fields})
     return build(workload_class(choice), choice.fields, "workload")
-
-
-def _sizes(file: own_file.OwnFile) -> str:
-    return shortened(" ".join(as_words(file.fields)), LONGEST)
 
 
 if __name__ == "__main__":

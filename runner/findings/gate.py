@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ..records.case import CaseRecord
 from ..records.paired_rounds import PairedRounds
@@ -150,7 +150,8 @@ def _no_rounds(before: Row, after: Row) -> str:
         return "one cannot be told from an empty call; take a larger problem"
     seconds = 1e-6 * max(before.time_us, after.time_us) * BATCHES
     verdicts = before.metrics.get("verdict"), after.metrics.get("verdict")
-    if "contended" in verdicts or seconds <= (_benchmark(after).get("max_s") or 0.0):
+    longest = (each.fields.get("max_s") for each in after.case.measures if each.name == "benchmark")
+    if "contended" in verdicts or seconds <= float(next(longest, None) or 0.0):
         return "there are no paired rounds of both; repeat it when no other process uses the machine"
     return f"there are no paired rounds, as for slow calls; measure.benchmark.max_s={seconds:.2g} allows them"
 
@@ -187,18 +188,7 @@ def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     longer = sampling**2 / left
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"
-    longer, fields = max(longer, 1.0), _benchmark(pair.row)
-    replicas = f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * processes))}"
-    if processes > 1 or not {"paired_rounds", "max_s"} <= fields.keys():
-        return replicas
-    rounds = math.ceil(longer * float(fields["paired_rounds"]))
-    seconds = longer * float(fields["max_s"])
-    return f"{replicas}, or measure.benchmark.max_s={seconds:.2g} measure.benchmark.paired_rounds={rounds}"
-
-
-def _benchmark(row: Row | None) -> Mapping[str, Any]:
-    """Return the fields of the benchmark of the case; none without one."""
-    return next((each.fields for each in (row.case.measures if row else ()) if each.name == "benchmark"), {})
+    return f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * processes))}"
 
 
 def again(decisions: Sequence[GateDecision]) -> list[int]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from .own_file import OwnFile
-from .syntax import expression
+from .syntax import computed
 
 # Functions of torch that make a tensor of a shape, given as numbers, as a tuple or by name.
 MAKERS = {"randn", "rand", "randint", "ones", "zeros", "empty", "full", "normal", "arange", "randperm"}
@@ -44,7 +44,7 @@ def stated(file: OwnFile, name: str, fields: Mapping[str, Any]) -> float | None:
     match file.functions.get(name):
         case ast.FunctionDef(body=[*_, ast.Return(value=ast.expr() as value)]):
             with suppress(*UNKNOWN):
-                return float(expression(value)({**file.fields, **fields}))
+                return float(computed(value, {**file.fields, **fields}))
     return None
 
 
@@ -64,7 +64,7 @@ def _made(node: ast.Call, values: Mapping[str, Any]) -> int:
 def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(_value(item, values) for item in node.elts)
-    return expression(node)(values)
+    return computed(node, values)
 
 
 def _whole(value: Any) -> Iterator[int]:

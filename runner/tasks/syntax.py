@@ -10,7 +10,6 @@ from typing import Any
 
 Number = int | float
 Operators = Mapping[type[ast.operator], Callable[[Any, Any], Number]]
-Expression = Callable[[Mapping[str, Any]], Any]  # from names to the value
 OPERATORS: Operators = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -46,7 +45,7 @@ def constant(node: ast.expr) -> Any:
     match node:
         case ast.BinOp():
             try:
-                return expression(node, OF_CONSTANTS)({})
+                return computed(node, {}, OF_CONSTANTS)
             except (ArithmeticError, LookupError, TypeError, AttributeError) as error:
                 raise ValueError(str(error)) from None
         case ast.Tuple(items) | ast.List(items):
@@ -77,20 +76,17 @@ def names_in(node: ast.AST, context: type[ast.expr_context] = ast.expr_context) 
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, context)}
 
 
-def expression(tree: ast.AST, operators: Operators = OPERATORS) -> Expression:
-    """Return the function that ``tree`` describes. Raises ValueError if a part of it is not allowed."""
+def computed(tree: ast.AST, names: Mapping[str, Any], operators: Operators = OPERATORS) -> Any:
+    """Return the value of an expression of ``names``. Raises ValueError if a part of it is not allowed."""
     match tree:
         case ast.Constant(value=int() | float() as value):
-            return lambda names: value
+            return value
         case ast.Name(id=name):
-            return lambda names: names[name]
+            return names[name]
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            number = expression(operand, operators)
-            return lambda names: -number(names)
+            return -computed(operand, names, operators)
         case ast.BinOp(left=left, op=op, right=right) if compute := operators.get(type(op)):
-            first, second = expression(left, operators), expression(right, operators)
-            return lambda names: compute(first(names), second(names))
+            return compute(computed(left, names, operators), computed(right, names, operators))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS and args:
-            items = [expression(arg, operators) for arg in args]
-            return lambda names: FUNCTIONS[name](*(item(names) for item in items))
+            return FUNCTIONS[name](*(computed(arg, names, operators) for arg in args))
     raise ValueError(f"{ast.unparse(tree)} is not allowed; allowed: {ALLOWED}")
