@@ -1,13 +1,12 @@
 """A W&B Report: conclusion, command, charts, tables and environment of the runs; prints its link.
 
-Runs that were never logged are uploaded first; their folders do not change. Without an API key or a server the report
-is written to a file, and the exit code is 1.
+Runs that were never logged are uploaded first; their folders do not change. Without an API key or a server one line
+says what to do, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -21,13 +20,11 @@ from ..records.bad_input import BadInput
 from ..records.options import option_defaults
 from ..records.schema import build
 from ..store import journal, run_folder
-from .output import target
 from .wandb import Wandb
 from .wandb.client import NO_KEY, client_environment, may_have_key, run_silently
 from .wandb.state import TITLE_LENGTH, Address, State, read_state
 
 PACKAGE = "wandb_workspaces"
-ENDING = "-wandb.json"
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -39,34 +36,41 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def report(runs: Sequence[Run], options: Namespace) -> int:
-    """Publish a report on ``runs`` and print its link. Return 1 if it had to be written to a file. Raises BadInput."""
+    """Publish a report on ``runs`` and print its link. Return 1 if that failed. Raises BadInput."""
     if find_spec(PACKAGE) is None:
         raise BadInput("report wandb needs wandb-workspaces; pip install 'kernel-runner[wandb-report]'")
     if options.title is not None and not 0 < len(options.title) <= TITLE_LENGTH:
         raise BadInput(f"--title: give 1 to {TITLE_LENGTH} characters")
+    if options.output:
+        raise BadInput("--output: this report is at W&B; report html writes a file")
     if empty := next((run for run in runs if not run.rows), None):
         raise BadInput(f"{empty.folder}: no case is done; resume={empty.folder} runs them")
     settings = [_settings(run, options) for run in runs]
     addresses, reason = _addresses(runs, settings, options)
-    place: Address | Wandb = addresses[0] if addresses else settings[0]
+    if reason:
+        return _not_published(reason)
     names = " and ".join(dict.fromkeys(run.folder.resolve().name for run in runs))
     devices = replace(runs[0], rows=[row for run in runs for row in run.rows]).devices
     request = {
         "folders": [str(run.folder.absolute()) for run in runs],
+        "addresses": [asdict(address) for address in addresses],
         "title": options.title or (f"{names} on {devices}" if devices else names)[:TITLE_LENGTH],
-        "entity": options.entity or place.entity or "",
-        "project": options.project or place.project,
+        "entity": options.entity or addresses[0].entity,
+        "project": options.project or addresses[0].project,
         "draft": options.draft,
     }
-    if not reason:
-        request["addresses"] = [asdict(address) for address in addresses]
-        url, reason = _build(request, settings[0].timeout_s)
-        if not reason:
-            print(f"W&B Report{' (draft)' * options.draft}: {url}", flush=True)
-            return 0
-    path = target(runs, options.output, ENDING)
-    request |= {"addresses": [None] * len(runs), "spec": str(path)}
-    return _write(request, reason, runs, options, settings[0].timeout_s)
+    url, reason = _build(request, settings[0].timeout_s)
+    if reason:
+        return _not_published(reason)
+    print(f"W&B Report{' (draft)' * options.draft}: {url}", flush=True)
+    return 0
+
+
+def _not_published(reason: str) -> int:
+    login = "; wandb login, then run this again" if reason == NO_KEY else ""
+    unset = "; unset WANDB_MODE, then run this again" if reason.startswith("WANDB_MODE=") else ""
+    print(f"W&B: not published ({reason}){login or unset}", flush=True)
+    return 1
 
 
 def _settings(run: Run, options: Namespace) -> Wandb:
@@ -121,19 +125,3 @@ def _build(request: dict[str, Any], timeout_s: float) -> tuple[str, str]:
             return "", failure
         outcome = json.loads((into / "outcome.json").read_text(encoding="utf-8"))
         return str(outcome["url"]), str(outcome["why"])
-
-
-def _write(request: dict[str, Any], reason: str, runs: Sequence[Run], options: Namespace, timeout_s: float) -> int:
-    """Write the report to a file and say how to publish it. Return the exit code. Raises BadInput."""
-    path = request["spec"]
-    _, problem = _build(request, timeout_s)
-    if problem:
-        raise BadInput(f"the report cannot be made: {problem}")
-    words = ["python", "-m", "runner", "report", "wandb", *(str(run.folder) for run in runs)]
-    for name in ("entity", "project", "title"):
-        words += [f"--{name}", value] if (value := getattr(options, name)) else []
-    unset = "unset WANDB_MODE, then " if reason.startswith("WANDB_MODE=") else ""
-    login = "wandb login, then " if reason == NO_KEY else unset
-    again = shlex.join([*words, *(["--draft"] if options.draft else [])])
-    print(f"W&B: not published ({reason}); the report is in {path}; to publish it: {login}{again}", flush=True)
-    return 1

@@ -60,30 +60,12 @@ def panels(spec, kind):
 # Without a server
 
 
-def test_without_a_key_the_report_is_a_file_and_one_line_says_how_to_publish_it(folder, place, capsys):
+def test_without_a_key_one_line_says_how_to_publish_it(folder, place, capsys):
     before = files(folder)
     done = report(capsys, folder, "--title", "Both of them")
-    path = folder / "report-wandb.json"
-    again = f"wandb login, then python -m runner report wandb {folder} --title 'Both of them'"
-    assert done.lines == [f"W&B: not published (no API key); the report is in {path}; to publish it: {again}"]
+    assert done.lines == ["W&B: not published (no API key); wandb login, then run this again"]
     assert (done.code, done.err) == (1, "")
-    assert files(folder) == before | {path: path.read_bytes()}
-    found = json.loads(path.read_text())
-    assert (found["title"], found["project"]) == ("Both of them", "kernel-runner")
-    titles = [panel["chartTitle"] for panel in panels(found["spec"], "Run History Line Plot")]
-    figures = ("time (us)", "speed-up", "TFLOP/s", "GB/s")
-    assert {f"{w}: {f}" for w in ("gelu", "matmul") for f in figures} == set(titles)
-
-
-def test_the_file_is_where_it_is_asked_for_but_never_over_a_file_of_the_run(folder, place, capsys):
-    assert report(capsys, folder, "--output", "made/my.json").code == 1
-    assert json.loads((place / "made" / "my.json").read_text())["spec"]["blocks"]
-    refused = report(capsys, folder, "--output", folder / "plan.jsonl")
-    assert (refused.code, refused.lines) == (2, [])
-    assert "plan.jsonl: the run has written it; give another path" in refused.err
-    (place / "file").touch()
-    in_the_way = report(capsys, folder, "--output", "file/my.json")
-    assert in_the_way.err.count("give --output PATH elsewhere") == in_the_way.err.count("--output") == 1
+    assert files(folder) == before
 
 
 @pytest.mark.parametrize("mode", ["offline", pytest.param("disabled", marks=pytest.mark.long)])
@@ -91,41 +73,23 @@ def test_an_offline_mode_publishes_nothing(folder, place, capsys, monkeypatch, m
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_MODE", mode)
     (line,) = report(capsys, "last", f"output_dir={folder.parents[1]}").lines
-    assert line.startswith(f"W&B: not published (WANDB_MODE={mode}); the report is in ")
-    assert line.endswith(f"to publish it: unset WANDB_MODE, then python -m runner report wandb {folder}")
+    assert line == f"W&B: not published (WANDB_MODE={mode}); unset WANDB_MODE, then run this again"
 
 
-def test_a_package_that_cannot_be_imported_is_named(folder, place, capsys, monkeypatch):
-    package = place / "packages" / "wandb_workspaces"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise ImportError('no such luck')")
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    found = report(capsys, folder)
-    assert (found.code, found.lines) == (2, [])
-    assert "the W&B client exited with code 1: ImportError: no such luck" in found.err
-    assert "--output" not in found.err
-
-
-def test_a_run_without_a_time_has_a_report_and_one_without_a_row_none(made, tmp_path, place, capsys):
-    lost = Row(case=made.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
-    folder = made.finished(tmp_path / "2025-01-31" / "lost", [lost])
-    assert report(capsys, folder, "--output", "lost.json").code == 1
-    spec = json.loads((place / "lost.json").read_text())["spec"]
-    assert "the runner was killed" in texts(spec["blocks"])
-    assert not panels(spec, "Run History Line Plot")
+def test_a_run_without_a_row_has_no_report(made, tmp_path, place, capsys):
     empty = made.finished(tmp_path / "2025-01-31" / "empty", [])
     done = report(capsys, empty)
     assert (done.code, done.lines) == (2, [])
     assert done.err == f"runner: {empty}: no case is done; resume={empty} runs them\n"
 
 
-def test_a_server_that_refuses_leaves_a_file_and_its_own_words(folder, place, capsys, loopback, monkeypatch):
+def test_a_server_that_refuses_is_told_in_its_own_words(folder, place, capsys, loopback, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     with loopback("401") as refusing:
         monkeypatch.setenv("WANDB_BASE_URL", refusing.url)
         done = report(capsys, folder)
     assert done.code == 1
-    assert "W&B: not published (not today); the report is in " in done.lines[-1]
+    assert done.lines[-1].startswith("W&B: not published (not today")
     assert KEY not in "".join(done.lines) + done.err
 
 
@@ -134,6 +98,7 @@ def test_a_server_that_refuses_leaves_a_file_and_its_own_words(folder, place, ca
     [
         (["nowhere"], "nowhere: there is no such folder"),
         (["{folder}", "--title", "x" * 129], "--title: give 1 to 128 characters"),
+        (["{folder}", "--output", "my.json"], "--output: this report is at W&B; report html writes a file"),
         (["{folder}", "--project", "a/b"], "log.wandb.project: 'a/b' is not allowed"),
     ],
 )
@@ -218,6 +183,27 @@ def test_what_the_report_says_in_words(folder, server, made, capsys):
     tables = [block["content"] for block in spec["blocks"] if block["type"] == "markdown-block"]
     assert any("| gelu cols=256 |" in text for text in tables)
     assert any("| device | cpu |" in text for text in tables)
+
+
+def test_a_package_that_cannot_be_imported_is_named(folder, place, server, capsys, monkeypatch):
+    logged(folder, f"{server.url}/us/theirs/runs/abc")
+    package = place / "packages" / "wandb_workspaces"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('no such luck')")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    found = report(capsys, folder)
+    assert (found.code, len(found.lines)) == (1, 1)
+    assert "not published (the W&B client exited with code 1: ImportError: no such luck)" in found.lines[0]
+
+
+def test_a_run_without_a_time_has_a_report(made, tmp_path, server, capsys):
+    lost = Row(case=made.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
+    folder = made.finished(tmp_path / "2025-01-31" / "lost", [lost])
+    logged(folder, f"{server.url}/us/theirs/runs/abc")
+    assert report(capsys, folder).code == 0
+    spec = json.loads(server.reports[-1]["spec"])
+    assert "the runner was killed" in texts(spec["blocks"])
+    assert not panels(spec, "Run History Line Plot")
 
 
 def test_runs_side_by_side_that_were_logged_before(folder, server, made, capsys):

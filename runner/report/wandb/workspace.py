@@ -24,10 +24,9 @@ from ...measure.columns import column_of
 from ...records.redaction import redact
 from ...records.untrusted import mapping
 from ..case_table import case_table
-from ..output import write_file
 from ..table import facts_table, markdown_of, markdown_rows
 from .content import PEAK, ROOFLINE, Content, machine
-from .record import PAGE, id_of
+from .record import PAGE
 from .state import TITLE_LENGTH, Address
 
 MOST_LINES = 100  # most lines of a table in the text; the table of the run has all
@@ -40,15 +39,14 @@ WIDTH, HEIGHT = 24, 9  # size of a row of panels: the grid has 24 columns
 
 @dataclass(frozen=True)
 class Request:
-    """What to publish. ``addresses`` has the place of each run at W&B, or None if it is at no server."""
+    """What to publish. ``addresses`` has the place of each run at W&B."""
 
     folders: Sequence[str]
-    addresses: Sequence[Mapping[str, str] | None]
+    addresses: Sequence[Mapping[str, str]]
     title: str
     entity: str
     project: str
     draft: bool
-    spec: str = ""  # the file for the report itself; "" publishes it
 
 
 @dataclass(frozen=True)
@@ -57,24 +55,16 @@ class Logged:
 
     run: Run
     content: Content
-    address: Address | None
-
-    @property
-    def id(self) -> str:
-        """Its id at W&B."""
-        return self.address.id if self.address else id_of(self.run)
+    address: Address
 
 
 def main(request: Request, outcome: Path) -> None:
-    """Publish the report, or write it to a file. Write its address, or why there is none, as JSON to ``outcome``."""
+    """Publish the report. Write its address, or why there is none, as JSON to ``outcome``."""
     url = why = ""
     try:
         report = build(request)
-        if request.spec:
-            write_file(Path(request.spec), json.dumps(specification(report), indent=1) + "\n")
-        else:
-            report.save(draft=request.draft)
-            url = link(report.url, report.title)
+        report.save(draft=request.draft)
+        url = link(report.url, report.title)
     except Exception as error:  # W&B raises many kinds, a plain Exception too
         lines = str(error).strip().splitlines() or [type(error).__name__]
         why = redact(lines[0])
@@ -87,18 +77,12 @@ def link(url: str, title: str) -> str:
     return f"{head}/reports/{OTHER.sub('-', title).strip('-')}--{identifier}"
 
 
-def specification(report: wr.Report) -> dict[str, Any]:
-    """Return ``report`` as it is sent to a server."""
-    head = {name: getattr(report, name) for name in ("title", "description", "entity", "project")}
-    return head | {"spec": json.loads(report._to_model().spec.model_dump_json(by_alias=True))}
-
-
 def build(request: Request) -> wr.Report:
     """Return the report. Raises wandb.Error and others, for the server is asked for the project of each run."""
     logged = []
     for folder, address in zip(request.folders, request.addresses, strict=True):
         run = read_run(folder)
-        logged.append(Logged(run, Content(run), Address(**address) if address else None))
+        logged.append(Logged(run, Content(run), Address(**address)))
     several = len(logged) > 1
     blocks: list[Any] = [wr.H2("Conclusion"), wr.UnorderedList(sentences(logged))]
     blocks += [wr.H2("What was asked"), wr.CodeBlock("\n".join(commands(logged)), language="markdown")]
@@ -107,9 +91,8 @@ def build(request: Request) -> wr.Report:
         blocks += [*([wr.H3(each.run.name)] if several else []), wr.MarkdownBlock(results_table(each.run))]
     facts = facts_table([(redact(each.run.name), _facts(each)) for each in logged])
     blocks += [wr.H2("Environment"), wr.MarkdownBlock("\n".join(markdown_rows(facts)))]
-    if links := [wr.Link(each.run.name, each.address.url) for each in logged if each.address]:
-        blocks += [wr.H2("Files"), wr.P("Traces, flame graphs, generated code and tables are artifacts of the runs: ")]
-        blocks += [wr.P([link]) for link in links]
+    blocks += [wr.H2("Files"), wr.P("Traces, flame graphs, generated code and tables are artifacts of the runs: ")]
+    blocks += [wr.P([wr.Link(each.run.name, each.address.url)]) for each in logged]
     return wr.Report(
         project=request.project,
         entity=request.entity,
@@ -121,13 +104,13 @@ def build(request: Request) -> wr.Report:
 
 
 def _runsets(logged: Sequence[Logged]) -> list[wr.Runset]:
-    """Return one set for each run. Without a project it needs no server."""
+    """Return one set for each run."""
     return [
         wr.Runset(
-            entity=each.address.entity if each.address else "",
-            project=each.address.project if each.address else "",
+            entity=each.address.entity,
+            project=each.address.project,
             name=each.run.name,
-            filters=[expr.Metric("ID").isin([each.id])],
+            filters=[expr.Metric("ID").isin([each.address.id])],
         )
         for each in logged
     ]
