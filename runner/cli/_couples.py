@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -53,8 +51,7 @@ def find_couples(
     if earlier is plan and not any(revised.values()):
         without = ", ".join(dict.fromkeys(case.impl.name for case in plan.cases))
         raise BadInput(f"impl: {without}: {WITHOUT_REVISIONS}; choose others, as in impl=triton or impl=file")
-    known = [case for case in plan.cases if case.key in matched]
-    rows = {} if everything else newest_rows(known, plan.output_dir, device_names(plan))
+    rows = {} if everything else newest_rows(plan.cases, plan.output_dir, device_names(plan))
     fingerprints, couples = Fingerprints(), []
     left_out: list[tuple[CaseRecord, Word, str]] = []  # with its reason
     without_change: Counter[str] = Counter()  # why they are measured, unless a change is known
@@ -63,17 +60,14 @@ def find_couples(
             left_out.append((case, "new", f"not in the YAML files of {against}"))
             continue
         impl, row = matched[case.key].impl, rows.get(case.shared_key)
-        before, changed = revised[impl.text], impl != case.impl
-        if before is None and not changed:
-            left_out.append((case, "skipped", WITHOUT_REVISIONS))
-            continue
-        changed = changed or bool(row and before and _has_changed(row, before))
+        before = revised[impl.text]
+        changed = impl != case.impl or bool(row and before and _has_changed(row, before))
         reason = difference(fingerprints.now(row), row.fingerprint) if row else UNKNOWN.format(plan.output_dir)
-        if everything or changed or reason:
+        if changed or (before and (everything or reason)):
             couples.append((replace(case, impl=before or impl), case))
             without_change.update([reason] if case.replica == 0 and not (everything or changed) else [])
         else:
-            left_out.append((case, "skipped", UNCHANGED))
+            left_out.append((case, "skipped", UNCHANGED if before else WITHOUT_REVISIONS))
     still_there = {case.key for case in matched.values()}
     gone = [case for case in earlier.cases if case.key not in still_there]
     left_out += [(case, "removed", f"only in the YAML files of {against}") for case in gone]
@@ -88,8 +82,8 @@ def find_couples(
 def _earlier_plan(plan: Plan, words: Sequence[str], against: str) -> Plan:
     """Return the plan of ``words`` with the YAML files of ``--config-dir`` as they are in the revision ``against``.
 
-    It is ``plan`` if they do not differ there, or are in no repository. A file that the revision lacks is the working
-    tree's. Raises BadInput if the code of the working tree has no such cases.
+    It is ``plan`` if they do not differ there, or if the revision has no such folder. Raises BadInput if it has other
+    options, or if they do not fit the code of the working tree.
     """
     with config.composer(words) as (_, flags):
         folder = Path(flags.config_dir or os.devnull)
@@ -97,18 +91,13 @@ def _earlier_plan(plan: Plan, words: Sequence[str], against: str) -> Plan:
         snapshot = revisions.snapshot(revisions.resolve(against, folder), folder)
     except BadInput:  # the folder is in another repository than the functions, or in none
         return plan
-    files = [*folder.rglob("*.yaml")]
-    if not any(snapshot.differs(str(path)) for path in files):
+    there = snapshot.place(folder)
+    if not (there.is_dir() and any(snapshot.differs(str(path)) for path in folder.rglob("*.yaml"))):
         return plan
-    with tempfile.TemporaryDirectory() as both:
-        for path in files:
-            there, copy = snapshot.place(path), Path(both, path.relative_to(folder))
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(there if there.is_file() else path, copy)
-        try:
-            return config.plan([*words, "--config-dir", both])
-        except BadInput as error:
-            raise BadInput(f"--config-dir {folder} in {against}: {error}") from None
+    try:
+        return config.plan([*words, "--config-dir", str(there)])
+    except BadInput as error:
+        raise BadInput(f"--config-dir {folder} in {against}: {error}") from None
 
 
 def _matched(plan: Plan, earlier: Plan) -> dict[str, CaseRecord]:
