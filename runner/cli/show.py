@@ -7,7 +7,6 @@ Examples:
   python -m runner show --where workload=gelu,status=ok --sort -time_us
   python -m runner show last columns=time_us,peak_mem_bytes,vs_baseline
   python -m runner show outputs/<date>/<time>-<name> --fastest --output fastest.md
-  python -m runner show --summary
   python -m runner show --explain
 
 """
@@ -42,10 +41,7 @@ def main(argv: Sequence[str]) -> int:
     options = _options(argv)
     runs = read_runs(options)
     chosen = list(zip(runs, chosen_lines(runs, options.where, options.sort), strict=True))
-    if options.summary:
-        sentences = [sentence for run, lines in chosen for sentence in fastest_table.summary(run, lines)]
-        give("".join(f"{sentence}\n" for sentence in sentences), options.output)
-    elif options.format in RECORDS:
+    if options.format in RECORDS:
         records = [record for run, lines in chosen for record in _records(run, lines, options)]
         give(RECORDS[options.format](records), options.output)
     elif options.format != "table" or options.fastest:
@@ -81,16 +77,13 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     shown.add_argument(
         "--fastest", action="store_true", help="one line per problem: the fastest, by how much, and where that changes"
     )
-    shown.add_argument("--summary", action="store_true", help="a sentence per problem: how many times as fast it is")
     shown.add_argument("--explain", action="store_true", help="what the columns, verdicts and marks of the table mean")
     words = iter(argv)  # argparse would read the -time_us of --sort as an option
     options = parser.parse([f"--sort={by}" if word == "--sort" and (by := next(words, "")) else word for word in words])
-    if (options.summary or options.explain) and options.format in RECORDS:
-        raise BadInput(f"--summary and --explain are for people to read; leave them out with --format {options.format}")
-    if options.summary and options.format != "table":
-        raise BadInput(f"--summary is plain text, not {options.format}; leave out --format, or give --output NAME.txt")
-    if (options.summary or options.fastest) and options.columns:
-        raise BadInput(f"--{'summary' if options.summary else 'fastest'} chooses what it shows; leave out columns=")
+    if options.explain and options.format in RECORDS:
+        raise BadInput(f"--explain is for people to read; leave it out with --format {options.format}")
+    if options.fastest and options.columns:
+        raise BadInput("--fastest chooses what it shows; leave out columns=")
     return options
 
 

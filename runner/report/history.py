@@ -13,10 +13,9 @@ from ..findings.change_points import Point, Series
 from ..findings.flat import case_fields
 from ..findings.history import History
 from ..findings.validity import verdict
-from ..records.columns import Column
 from ..records.figures import figure, interval
 from ..records.plain_text import printable, text_table
-from .charts import PALETTE, PICK, SCHEMA, Chart, Look, layer, nominal, quantitative, scale
+from .charts import PALETTE, SCHEMA, Chart, layer, nominal, quantitative
 from .table import Parts, Table, html_of, rich_text
 from .to_html import document
 
@@ -204,14 +203,13 @@ def history_table(history: History) -> Table:
 
 
 def history_page(history: History) -> str:
-    """Return a page: what changed, a line per case over the runs, each case with its intervals, and the table.
+    """Return a page: what changed, each case with its intervals over the runs, and the table.
 
     Raises BadInput if vl-convert is not installed.
     """
-    table, drawn = history_table(history), [_overview(history)]
-    for series in (each for each in history.series if each.points[1:]):
-        drawn.append(Chart("", history.heading(series), spec={"layer": _panel(history, series)["layer"]}))
-    names = history.names
+    table, names = history_table(history), history.names
+    panels = {history.heading(series): _panel(history, series)["layer"] for series in history.series}
+    drawn = [Chart("", heading, spec={"layer": layers}) for heading, layers in panels.items()]
     return document(
         "history.html",
         table.title,
@@ -220,25 +218,3 @@ def history_page(history: History) -> str:
         notes=[f"{history.heading(series)}: {'; '.join(series_notes(series, 'grey:'))}" for series in history.series],
         runs=html_of(replace(table, title="", notes=())),
     )
-
-
-def _overview(history: History) -> Chart:
-    """Return a chart with a line per case over the runs and their commits."""
-    column, time = history.series[0].column, history.series[0].quantity.unit == "us"
-    quantity = Column("s" if time else "", "", title=column)
-    data = [
-        {"implementation": history.heading(series), "run": f"{point.when} {_commit(point)}"}
-        | {"value": point.value * (1e-6 if time else 1.0), "text": series.quantity.text(point.value)}
-        for series in history.series
-        for point in series.points
-        if point.value
-    ]
-    axis = {"title": None, "labelAngle": -30, "labelOverlap": True, "labelLimit": 220}
-    encoding = {
-        "x": {"field": "run", "type": "ordinal", "axis": axis},
-        "y": quantitative("value", column, **scale("value", quantity, data)),
-        "tooltip": list(map(nominal, ("implementation", "run", "text"))),
-        **Look(list(map(history.heading, history.series)), several=False).identity(data),
-    }
-    spec = layer({"type": "line", "point": True}, encoding, params=[PICK])
-    return Chart("", f"{column} over runs and commits", data=data, spec={"layer": [spec]})

@@ -258,29 +258,8 @@ def test_a_size_without_a_rival_is_in_no_range_of_a_winner(raced, made, tmp_path
     assert "gelu cols:" not in show(made.finished(tmp_path / "d" / "00-00-00-lone", lone), "--fastest")
 
 
-def test_a_summary_is_a_sentence_per_problem(raced, made, tmp_path, show):
-    rows = {64: {"torch": 2.0, "triton": 1.0, "naive": 9.0}, 128: {"torch": 2.0, "triton": 4.0}, 256: {"torch": 2.0}}
-    rows[512] = {"torch": 2.0, "triton": 2.0004}
-    folder = raced(rows, ({64: {"torch": 1.0, "triton": 3.0}}, "float16"))
-    said = re.sub(r"± 0\.0\d ", "± ", show(folder, "--summary"))
-    assert said.splitlines() == [
-        "triton is 2.00 ± times as fast as torch: gelu 64 float32",
-        "torch is 2.00 ± times as fast as triton: gelu 128 float32",
-        "torch has no other to compare with: gelu 256 float32",
-        "torch and triton cannot be told apart: gelu 512 float32",
-        "torch is 3.00 ± times as fast as triton: gelu 64 float16",
-    ]
-    square = [
-        made.timed(
-            made.case("softmax", impl, {"rows": 64, "cols": 64, "dtype": "float32"}), us, samples=20, converged=True
-        )
-        for impl, us in {"torch": 9.0, "triton": 1.0}.items()
-    ]
-    text = show(made.finished(tmp_path / "d" / "00-00-00-square", square), "--summary")
-    assert re.fullmatch(r"triton is 9\.00 ± \d\.\d\d times as fast as torch: softmax 64²\n", text)
-    assert "leave them out with --format csv" in show(folder, "--summary", "--format", "csv", code=2)
-    assert "plain text, not md; leave out --format" in show(folder, "--summary", "--format", "md", code=2)
-    assert "leave out columns=" in show(folder, "--summary", "columns=time_us", code=2)
+def test_words_for_people_and_a_choice_of_its_own_are_refused_where_they_do_not_fit(folder, show):
+    assert "leave it out with --format csv" in show(folder, "--explain", "--format", "csv", code=2)
     assert "leave out columns=" in show(folder, "--fastest", "columns=time_us", code=2)
 
 
