@@ -21,7 +21,7 @@ from math import inf, isfinite, sqrt
 import torch
 from torch import Tensor, cat
 
-from ..timing.correctness import CheckResult, element_index
+from ..timing.correctness import CheckResult, wrong_elements
 from ..timing.unpatched import unpatched
 from .rounding import UNIT
 
@@ -146,7 +146,7 @@ class Floats:
         """
         if not output.numel():
             return CheckResult()
-        result, walk, wrong, where = CheckResult(), 0.0, 0, 0
+        result, walk, wrong, where, flags = CheckResult(), 0.0, 0, 0, list[Tensor]()
         largest = output.new_zeros(0, dtype=torch.float64)
         scales, matrix = _Scales(self._value), _matrix(output)
         for rows, value in _chunks(self._value):
@@ -155,7 +155,8 @@ class Floats:
             size = error.abs()
             ratio = (size / cap).reshape(-1)
             top, at = (each.item() for each in ratio.max(0))
-            wrong += int((ratio > 1).sum()) if top > 1 else 0
+            flags.append(ratio > 1)
+            wrong += int(flags[-1].sum()) if top > 1 else 0
             if quick and wrong > self._spare:
                 return CheckResult(reason="wrong")
             where = rows.start * value.shape[1] + int(at) if top > result.err_over_tol else where
@@ -173,9 +174,7 @@ class Floats:
         if self._spare:
             result.err_over_tol = largest[-1].item() if largest.numel() > self._spare else 0.0
         if wrong > self._spare:
-            got, want = (_matrix(tensor).reshape(-1)[where].item() for tensor in (output, self._exact))
-            index, of = element_index(where, self.shape), output.numel()
-            result.reason = f"{wrong} of {of} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
+            result.reason = wrong_elements(output, self._exact, where, wrong, cat(flags))
         self._of_all(result, sqrt(walk / output.numel()) / (RMS * factor), "the rms of all errors is {:.3g} times")
         self._of_scale(result, scales.blocks(), factor)
         for name in ("max_abs_err", "max_rel_err", "err_over_tol"):
@@ -247,10 +246,8 @@ class Integers:
         if wrong <= self._spare:
             return result
         place = int(unknown.reshape(-1).to(torch.int8).argmax())
-        index = element_index(place, output.shape)
-        got, want = (one.reshape(-1)[place].item() for one in (output, self._value))
         result.err_over_tol = inf
-        result.reason = f"{wrong} of {output.numel()} elements wrong, the first at {index}: got {got}, want {want}"
+        result.reason = wrong_elements(output, self._value, place, wrong, unknown, "the first")
         return result
 
 

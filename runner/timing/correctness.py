@@ -15,6 +15,7 @@ from . import nested
 from .call import Call, Expected
 from .nested import returned
 from .unpatched import unpatched
+from .unwritten import FILLED
 
 PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses may have no memory, or compute values when they are read
 ROUNDED = 1e-6  # rounding of a number of elements
@@ -184,9 +185,8 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
     if over and wrong <= (1 - reference.share) * count:
         result.reason = f"the largest error is {largest:.6g}, which is above {reference.cap:.6g}"
     elif over or not passes:
-        index = element_index(place, output.shape)
-        got, want = (part(tensor, place)[0].item() for tensor in (output, reference.value))
-        result.reason = f"{wrong} of {count} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
+        flags = ratio > 1 if count <= CHUNK else None
+        result.reason = wrong_elements(output, reference.value, place, wrong, flags)
     elif abs(factor) > reference.common:
         shares = f"{100 * factor:+.2g} % off in common, and {100 * reference.common:.2g} % are allowed"
         result.reason = f"all elements are {shares}"
@@ -195,7 +195,32 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
     return result
 
 
-def element_index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+def wrong_elements(
+    output: Tensor, value: Tensor, place: int, wrong: int, flags: Tensor | None, which: str = "worst"
+) -> str:
+    """Say how many elements are ``wrong``, in which block, if ``flags`` tell, and what the one at ``place`` is."""
+    block = "" if flags is None or wrong == 1 else _block(flags.reshape(output.shape))
+    element = part(output, place)[:1]
+    numbers = (tensor[0].item() for tensor in (element, part(value, place)))
+    got, want = (f"{number:.6g}" if isinstance(number, float) else number for number in numbers)
+    if element.element_size() > 1 and {*_bits(element, 0).tolist()} in FILLED:  # of one byte it may be chance
+        got = f"{got} (unwritten)"
+    index = _index(place, output.shape)
+    return f"{wrong} of {output.numel()} elements wrong{block}, {which} at {index}: got {got}, want {want}"
+
+
+def _block(flags: Tensor) -> str:
+    """Return the smallest block with all ``flags``, as a part of a sentence; "" if it is the whole."""
+    dimensions, ends = range(flags.dim()), []
+    for dimension, size in enumerate(flags.shape):
+        others = [other for other in dimensions if other != dimension]
+        places = (flags.any(others) if others else flags).nonzero()
+        first, last = int(places[0]), int(places[-1])
+        ends.append(":" if last - first == size - 1 else f"{first}:{last + 1}" if first < last else str(first))
+    return f", all in [{', '.join(ends)}]" if {*ends} != {":"} else ""
+
+
+def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
     """Return the index of the element at ``place``. torch.unravel_index would import sympy, which takes 0.2 s."""
     index: list[int] = []
     for size in reversed(shape):

@@ -11,6 +11,7 @@ import torch
 # -6.02 in float32, and far from zero in every type. So is its complement, 0.747: glibc fills freed memory with it, and
 # hands a part of that out as it is.
 BYTE = 0xC0
+FILLED = ({BYTE}, {BYTE ^ 0xFF})  # the bytes of an element that no call has written
 M_PERTURB = -6  # option of mallopt
 
 

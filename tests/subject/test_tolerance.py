@@ -213,6 +213,18 @@ def test_a_factor_widens_all_limits():
     assert result.tolerance == ["automatic (8 draws), 1e+06 times as wide"]
 
 
+def test_the_reason_names_the_block_of_all_wrong_elements():
+    x = torch.randn(40, 30)
+    judge = Judge(lambda x: (x.softmax(-1), x.argsort(-1)), (x,))
+    y, order = x.softmax(-1), x.argsort(-1)
+    y[:, 16:], order[39] = -1, 30
+    assert judge.check((y, x.argsort(-1))).reason.startswith(
+        "[0]: 560 of 1200 elements wrong, all in [:, 16:30], worst"
+    )
+    wrong = "[1]: 30 of 1200 elements wrong, all in [39, :], the first at (39, 0): got 30, want "
+    assert judge.check((x.softmax(-1), order)).reason.startswith(wrong)
+
+
 def test_given_tolerances_hold_for_numbers_of_python():
     x = torch.randn(8)
     judge = Judge(lambda x: (x.exp(), float(x.sum())), (x,), atol=0.1)

@@ -13,6 +13,7 @@ from runner.models.workload import Expected
 from runner.subject.tolerance import Judge
 from runner.timing import correctness as check
 from runner.timing.call import Call
+from runner.timing.unwritten import BYTE
 
 
 def expected(value, atol=0.1, rtol=0.0, name="y"):
@@ -154,3 +155,27 @@ def test_a_function_that_a_case_replaces_is_not_the_one_that_checks(monkeypatch,
     assert not compare([1.0, 3.0], expected([1.0, 2.0])).correct
     assert not judge.check(x.exp() * 1.1).correct
     assert not check.same_bits(x, x + 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ((..., slice(3, None)), "8 of 20 elements wrong, all in [:, 3:5], worst at (0, 3)"),
+        ((2, slice(1, 3)), "2 of 20 elements wrong, all in [2, 1:3], worst at (2, 1)"),
+        (..., "20 of 20 elements wrong, worst at (0, 0)"),
+    ],
+)
+def test_the_block_of_all_wrong_elements_is_named(wrong, said):
+    output = torch.zeros(4, 5)
+    output[wrong] = 9
+    assert compare(output.tolist(), expected([[0.0] * 5] * 4)).reason == f"y: {said}: got 9, want 0"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_an_element_that_was_not_written_is_called_so(dtype):
+    output = torch.zeros(4, dtype=getattr(torch, dtype))
+    output[3:].view(torch.uint8).fill_(BYTE)
+    wanted = replace(expected([0.0] * 4), dtype=dtype)
+    reason = check.check_outputs([output], [wanted], torch.float32).reason
+    assert reason.startswith("y: 1 of 4 elements wrong, worst at (3,): got -")
+    assert reason.endswith(" (unwritten), want 0")
