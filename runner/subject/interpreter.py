@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..kernels.unsupported import INTERPRETED_BFLOAT16, Unsupported
@@ -18,6 +19,12 @@ from ..timing.nested import parts
 LAUNCHERS = {  # module and class whose calls run a kernel → what they are of
     ("triton.runtime.interpreter", "GridExecutor"): "Triton's interpreter",
     ("numba.cuda.simulator.kernel", "FakeCUDAKernel"): "Numba's simulator",
+}
+ACCESSES = {  # method of Triton's InterpreterBuilder → what it does, and the place of its pointers and of its mask
+    "create_masked_load": ("loads", 0, 1),
+    "create_masked_store": ("stores to", 0, 2),
+    "create_atomic_rmw": ("changes", 1, 3),
+    "create_atomic_cas": ("changes", 0, None),
 }
 
 
@@ -32,81 +39,94 @@ def untimed(interpreters: Sequence[str], *, checked: bool) -> str:
 def interpreting() -> Iterator[list[str]]:
     """Collect which interpreters run kernels in this context.
 
-    A kernel that computes in bfloat16, or does what its interpreter does not support, raises Unsupported. A Triton
-    kernel that writes outside of its tensors raises IndexError, where it would damage this process. An autotuned kernel
-    runs its first configuration, since none has a time.
+    A kernel that computes in bfloat16, or does what its interpreter does not support, raises Unsupported. One that
+    accesses memory outside of its arguments raises IndexError before it does so. An autotuned kernel runs its first
+    configuration, since none has a time.
     """
     ran: list[str] = []
-    tensors: list[range] = []  # the addresses of those of the kernel that runs; none if it makes pointers from numbers
     if interpreted():
         with suppress(ImportError):  # no Triton here, or no interpreter in it
             import_module("triton.runtime.interpreter")
     with ExitStack() as stack:
         for (module, name), interpreter in LAUNCHERS.items():
             if launcher := getattr(sys.modules.get(module), name, None):
-                stack.enter_context(
-                    replaced(launcher, "__call__", _launch(launcher.__call__, interpreter, ran, tensors))
-                )
+                stack.enter_context(replaced(launcher, "__call__", _launch(launcher.__call__, interpreter, ran)))
         if triton := sys.modules.get("triton.runtime.interpreter"):
-            builder, memory = triton.InterpreterBuilder, triton._interpreter
-            stack.enter_context(replaced(builder, "cast_impl", _cast(builder.cast_impl)))
-            stack.enter_context(replaced(builder, "create_int_to_ptr", _to_pointer(builder.create_int_to_ptr, tensors)))
-            stack.enter_context(replaced(memory, "store", _store(memory.store, tensors)))
+            for owner, name, method in _replacements(triton.GridExecutor, triton.InterpreterBuilder):
+                stack.enter_context(replaced(owner, name, method))
         if interpreted() and (tuner := getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)):
             stack.enter_context(replaced(tuner, "_bench", lambda *args, **options: [0.0, 0.0, 0.0]))
         yield ran
 
 
-def _launch(real: Any, interpreter: str, ran: list[str], tensors: list[range]) -> Any:
+def _launch(real: Any, interpreter: str, ran: list[str]) -> Any:
     def call(self: Any, *args: Any, **options: Any) -> Any:
         ran.append(interpreter)
-        tensors.clear()
         for _, value in parts((args, options)) if interpreter.startswith("Triton") else ():
-            tensor = getattr(value, "base", value)  # of a descriptor, too
-            if getattr(tensor, "dtype", None) == torch.bfloat16:
+            if getattr(getattr(value, "base", value), "dtype", None) == torch.bfloat16:  # of a descriptor, too
                 raise Unsupported(INTERPRETED_BFLOAT16)
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                tensors.append(range(storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
         try:
             return real(self, *args, **options)
         except Exception as error:
             cause: BaseException = error
             while cause.__cause__ is not None:  # Triton wraps what a kernel raises
                 cause = cause.__cause__
-            if isinstance(cause, Unsupported | IndexError):
-                raise cause from None
-            if isinstance(cause, NotImplementedError):
-                raise Unsupported(f"{interpreter} cannot run this kernel ({cause}); run it on a GPU") from error
-            raise
+        if isinstance(cause, NotImplementedError):
+            raise Unsupported(f"{interpreter} cannot run this kernel ({cause}); run it on a GPU") from cause
+        raise cause  # outside of the handler: in it, the chain of causes would be a circle
 
     return call
 
 
-def _to_pointer(real: Any, tensors: list[range]) -> Any:
-    def create_int_to_ptr(*args: Any) -> Any:
-        tensors.clear()
-        return real(*args)
+def _replacements(executor: Any, builder: Any) -> list[tuple[Any, str, Any]]:
+    """Return methods of Triton's interpreter that refuse what a GPU does otherwise: classes, names, and new methods."""
+    prepare, to_pointer, cast = executor._init_args_hst, builder.create_int_to_ptr, builder.cast_impl
+    tensors: list[tuple[int, int, int, str]] = []  # start and bytes of the memory, address of element 0, name
 
-    return create_int_to_ptr
+    def init_args(self: Any, args: Any, options: Any) -> Any:
+        args, options = prepare(self, args, options)
+        named = [*zip(self.arg_names, args, strict=False), *options.items()]
+        found = ((name, getattr(part, "base", part)) for name, value in named for _, part in parts(value))
+        held = [(each.untyped_storage(), each, name) for name, each in found if torch.is_tensor(each)]
+        tensors[:] = sorted((memory.data_ptr(), memory.nbytes(), each.data_ptr(), name) for memory, each, name in held)
+        return args, options
 
+    def int_to_ptr(*args: Any) -> Any:
+        tensors.clear()  # addresses in a tensor may lead anywhere
+        return to_pointer(*args)
 
-def _store(real: Any, tensors: list[range]) -> Any:
-    def store(pointers: Any, values: Any, mask: Any) -> Any:
-        outside = mask & bool(tensors)
-        for inside in tensors:
-            outside &= (pointers < inside.start) | (pointers + values.itemsize > inside.stop)
-        if count := int(outside.sum()):
-            raise IndexError(f"{count} of the {outside.size} elements of a store are outside of the kernel's tensors")
-        return real(pointers, values, mask)
-
-    return store
-
-
-def _cast(real: Any) -> Any:
     def cast_impl(self: Any, source: Any, to: Any) -> Any:
         if to.scalar.name == "bf16" and source.dtype.scalar.name != "bf16":
             raise Unsupported(INTERPRETED_BFLOAT16)
-        return real(self, source, to)
+        return cast(self, source, to)
 
-    return cast_impl
+    def checked(real: Any, action: str, pointers: int, mask: int | None) -> Any:
+        def access(self: Any, *args: Any) -> Any:
+            if tensors and (fault := _outside(tensors, args[pointers], None if mask is None else args[mask])):
+                raise IndexError(f"program {self.grid_idx} {action} {fault}: the mask, the offset or the grid is wrong")
+            return real(self, *args)
+
+        return access
+
+    accesses = [(builder, name, checked(getattr(builder, name), *access)) for name, access in ACCESSES.items()]
+    others = [(builder, "create_int_to_ptr", int_to_ptr), (builder, "cast_impl", cast_impl)]
+    return [(executor, "_init_args_hst", init_args), *others, *accesses]
+
+
+def _outside(tensors: Sequence[tuple[int, int, int, str]], pointers: Any, mask: Any) -> str:
+    """Return which of ``pointers`` is the first outside of the memory of ``tensors``, in order; "" if none is."""
+    addresses = pointers.data.astype(np.int64)
+    addresses = addresses.reshape(-1) if mask is None else addresses[mask.data.astype(bool)]
+    size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+    starts, sizes, _, _ = map(np.array, zip(*tensors, strict=True))
+    ends = starts + sizes
+    owners = np.searchsorted(starts, addresses, "right") - 1
+    outside = (owners < 0) | (addresses + size > ends[owners])
+    if not outside.any():
+        return ""
+    address = addresses[outside][0]
+    nearest = np.maximum(starts - address, address - ends).argmin()
+    # Other elements of the same access tell to which tensor the pointers belong.
+    start, length, origin, name = tensors[nearest if outside.all() else owners[~outside][0]]
+    place, first, last = ((at - origin) // size for at in (address, start, start + length - 1))
+    return f"{name} + {place}, outside of its memory ({name} + {first} to {name} + {last})"

@@ -41,15 +41,21 @@ def assembly(a, b, y, n, block: tl.constexpr):
     tl.store(y + at, of_a + tl.load(b + at))
 
 @triton.jit
-def beyond(a, b, y, n, block: tl.constexpr):
+def shifted(a, b, y, n, block: tl.constexpr, of_a: tl.constexpr = 0, of_y: tl.constexpr = 0):
     at = tl.program_id(0) * block + tl.arange(0, block)
-    tl.store(y + at, tl.load(a + at, at < n) + tl.load(b + at, at < n))
+    tl.store(y + at + of_y, tl.load(a + at + of_a) + tl.load(b + at))
 
 @triton.jit
-def by_address(addresses, b, y, n, block: tl.constexpr):
+def added_to(a, b, y, n, block: tl.constexpr):
     at = tl.program_id(0) * block + tl.arange(0, block)
-    y = tl.load(addresses).to(tl.pointer_type(tl.float32))
-    tl.store(y + at, tl.load(b + at, at < n), at < n)
+    tl.atomic_add(y + at * 2, tl.load(a + at) + tl.load(b + at))
+
+@triton.jit
+def of_table(table, n, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    a, b, y = (tl.load(table).to(tl.pointer_type(tl.float32)), tl.load(table + 1).to(tl.pointer_type(tl.float32)),
+        tl.load(table + 2).to(tl.pointer_type(tl.float32)))
+    tl.store(y + at, tl.load(a + at, at < n) + tl.load(b + at, at < n), at < n)
 
 def launched(kernel, **options):
     def add(a, b):
@@ -60,13 +66,13 @@ def launched(kernel, **options):
     return add
 
 add, add_rounded, add_assembly = launched(tuned), launched(rounded, block=64), launched(assembly, block=64)
+add_beyond, add_before = launched(shifted, block=64, of_y=1), launched(shifted, block=64, of_a=-1)
+add_twice_as_far = launched(added_to, block=64)
 
-add_beyond = launched(beyond, block=1024)
-
-def add_by_address(a, b):
-    y = torch.empty_like(b)
-    by_address[(8,)](torch.tensor([y.data_ptr()]), b, b, b.numel(), block=64)
-    return y + a
+def add_table(a, b):
+    y = torch.empty_like(a)
+    of_table[(8,)](torch.tensor([a.data_ptr(), b.data_ptr(), y.data_ptr()]), a.numel(), block=64)
+    return y
 
 def to_gpu(a, b):
     return (a.cuda() + b.cuda()).cpu()
@@ -112,11 +118,21 @@ def test_the_interpreter_checks_an_autotuned_kernel_and_refuses_what_it_cannot_d
     assert {row["reason"] for row in others.values()} == {BFLOAT16}
 
 
-def test_a_store_outside_of_the_tensors_is_an_error_in_a_line_of_the_kernel(of_file):
-    result, rows = of_file([f"{ADD}_beyond", f"{ADD}_by_address"], "debug=interpret")
-    assert [row["status"] for row in rows.values()] == ["error", "ok"], result.out
-    message = "IndexError: 512 of the 1024 elements of a store are outside of the kernel's tensors (kernels_of_mine.py:"
-    assert message in result.out
+def test_the_interpreter_stops_at_an_access_outside_of_the_tensors(of_file):
+    faults = {  # the tensors have 512 elements
+        "beyond": "program (7, 0, 0) stores to y + 512, outside of its memory (y + 0 to y + 511)",
+        "before": "program (0, 0, 0) loads a + -1, outside of its memory (a + 0 to a + 511)",
+        "twice_as_far": "program (4, 0, 0) changes y + 512, outside of its memory (y + 0 to y + 511)",
+    }
+    result, rows = of_file([*(f"{ADD}_{name}" for name in faults), f"{ADD}_table"], "debug=interpret")
+    *wrong, table = rows.values()
+    assert [row["reason"] for row in wrong] == [
+        f"IndexError: {fault}: the mask, the offset or the grid is wrong" for fault in faults.values()
+    ]
+    assert {row["status"] for row in wrong} == {"error"}
+    assert "IndexError: program (7, 0, 0)" in result.out
+    assert "(kernels_of_mine.py:26)" in result.out
+    assert (table["status"], table["metrics"]["correct"]) == ("ok", True)  # its pointers may lead anywhere
 
 
 def test_a_kernel_without_a_gpu_is_unsupported_and_says_what_to_do(of_file):
