@@ -33,23 +33,11 @@ NO_GPU = re.compile(  # by torch: without CUDA, without a driver, and by its ext
     r"Torch not compiled with CUDA|without ATen_cuda|requires CUDA support|Tried to instantiate dummy base class"
     r"|No CUDA GPUs are available|Found no NVIDIA driver|no NVIDIA GPU|CUDA_HOME environment variable is not set"
 )
-NO_NETWORK = (  # exceptions of sockets, urllib, requests, httpx and huggingface_hub
-    "ConnectionError",
-    "ConnectError",
-    "ConnectTimeout",
-    "gaierror",
-    "URLError",
-    "OfflineModeIsEnabled",
-    "LocalEntryNotFoundError",
+NO_NETWORK = re.compile(  # exceptions of sockets, urllib, requests, httpx and huggingface_hub
+    "ConnectionError|ConnectError|ConnectTimeout|gaierror|URLError|OfflineModeIsEnabled|LocalEntryNotFoundError"
 )
 LONGEST = 800, 200  # characters of a reason, from its beginning and from its end
-COMPILERS = (
-    "torch._dynamo",
-    "torch._inductor",
-    "triton.compiler",
-    "triton.runtime.errors",
-    "torch.utils.cpp_extension",
-)
+COMPILERS = re.compile(r"torch\.(_dynamo|_inductor|utils\.cpp_extension)|triton\.(compiler|runtime\.errors)")
 
 
 @dataclass(frozen=True)
@@ -102,13 +90,13 @@ def classify(error: BaseException, phase: Phase) -> Fault:
         return Fault("cuda_error", reason, spoiled=True)
     if isinstance(error, ModuleNotFoundError) and phase == "inputs":
         return Fault("unsupported", f"its inputs need the package {error.name}; install it to run this")
-    if any(type(cause).__name__ in NO_NETWORK for cause in _causes(error)):
+    if any(NO_NETWORK.fullmatch(type(cause).__name__) for cause in _causes(error)):
         return Fault("unsupported", f"it needs the network, which cannot be reached here ({reason})")
     if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
         return Fault("unsupported", reason)
     # BuildFailed is of kernels/, of any revision.
-    compiler = type(error).__module__.startswith(COMPILERS) or name == "BuildFailed"
-    if phase == "build" and (compiler or isinstance(error, SyntaxError | ImportError | AttributeError)):
+    by_compiler = COMPILERS.match(type(error).__module__) or name == "BuildFailed"
+    if phase == "build" and (by_compiler or isinstance(error, SyntaxError | ImportError | AttributeError)):
         return Fault("build_failed", reason)
     return Fault("error", reason)
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._decomp import get_decompositions
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -237,7 +238,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run ``func`` on float64."""
+        """Run ``func`` on float64. A nested tensor runs it on its values, and comes here again."""
+        if any(issubclass(kind, NestedTensor) for kind in types):
+            return NotImplemented
         with torch._C.DisableTorchFunction():
             return self._dispatch(func, args, kwargs)
 

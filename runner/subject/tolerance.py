@@ -289,8 +289,6 @@ class Judge:
             )
         elif not self._own or not any(isinstance(_tensor(leaf), Tensor) for leaf in self._own.values()):
             self.refused = "the reference returns no tensor and changes no argument: return what it computes"
-        elif any(isinstance(leaf, Tensor) and leaf.is_nested for leaf in self._own.values()):
-            self.refused = "the reference returns a nested tensor: return its values and offsets"
         elif any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in self._own.values()):
             self.refused = "the reference returns a sparse tensor: return its indices and values"
         elif not self.refused and own_shapes != self._shapes(self._exact):

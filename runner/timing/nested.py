@@ -14,7 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.optim import Optimizer
+
+from ..kernels.unsupported import Unsupported
 
 DEEPEST, MOST_LEAVES = 50, 10_000  # limits of the walk of an object of a caller's class
 # Classes of other packages that are walked too: they hold what a training step changes.
@@ -25,9 +28,9 @@ Path = str  # how an expression reaches a leaf from the whole: ``["past"][0].key
 def leaves(value: object) -> Iterator[tuple[Path, object]]:
     """Yield each leaf of ``value`` with its path, in order: tensors, numbers, strings, None and unknown objects.
 
-    Mappings, lists, tuples, dataclasses, optimizers and objects of a caller's classes, such as a cache of keys and
-    values, are walked, unless an object holds itself or very many others. A module yields its parameters and buffers
-    by their names. An array of numpy becomes a tensor over its memory, and one of its numbers a number.
+    Mappings, lists, tuples, nested tensors, dataclasses, optimizers and objects of a caller's classes, such as a cache
+    of keys and values, are walked, unless an object holds itself or very many others. A module yields its parameters
+    and buffers by their names. An array of numpy becomes a tensor over its memory, and one of its numbers a number.
     """
     yield from ((path, of_array(leaf) if is_array(leaf) else leaf) for path, leaf in plain_leaves(value))
 
@@ -185,6 +188,9 @@ def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Mod
 
 def _mapped(replace: Callable[[Any], Any], value: Any, walk: Callable[[Any], Any] | None = None) -> Any:
     walk = walk or partial(_mapped, replace)
+    if isinstance(value, NestedTensor):
+        values, offsets, lengths = map(walk, (value._values, value._offsets, value._lengths))
+        return torch.nested.nested_tensor_from_jagged(values, offsets, lengths, value._ragged_idx)
     if isinstance(value, Tensor | torch.nn.Module) or (is_array(value) and hasattr(value, "ctypes")):
         return replace(value)  # ctypes: of numpy itself
     if _children(value) is None:
@@ -225,6 +231,11 @@ def _children(value: object) -> Iterator[tuple[str, object]] | None:
     if isinstance(value, torch.nn.Module):
         named = [*value.named_parameters(remove_duplicate=False), *value.named_buffers(remove_duplicate=False)]
         return ((f".{name}", tensor) for name, tensor in named)
+    if isinstance(value, NestedTensor):
+        values = value.values() if value.requires_grad else value._values  # the latter is the same object each time
+        return iter([(".values()", values), (".offsets()", value._offsets), (".lengths()", value._lengths)])
+    if isinstance(value, Tensor) and value.is_nested:
+        raise Unsupported("a nested tensor of another layout cannot be copied and compared; give layout=torch.jagged")
     if isinstance(value, Mapping):  # Hugging Face's outputs are mappings and dataclasses
         keys = (str(place) if isinstance(key, Tensor) else repr(key) for place, key in enumerate(value))
         return ((f"[{key}]".replace("'", '"'), child) for key, child in zip(keys, value.values(), strict=True))

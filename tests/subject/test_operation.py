@@ -372,10 +372,62 @@ def test_inputs_may_be_sparse(operation, made):
     assert with_sparse_output.check(inputs[0]).unknown.startswith("the reference returns a sparse tensor")
 
 
-def test_a_nested_output_is_not_checked():
-    jagged = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged)
-    judge = Judge(lambda x: x * 2, (jagged,))
-    assert judge.refused == "the reference returns a nested tensor: return its values and offsets"
+JAGGED = """
+import torch
+def inputs(n=3, *, generator):
+    x = torch.nested.nested_tensor([torch.randn(k, 4, generator=generator) for k in (n, 5)], layout=torch.jagged)
+    return x, torch.randn(4, 4, generator=generator)
+def reference(x, w): return torch.tanh(x @ w)
+def by_values(x, w): return torch.nested.nested_tensor_from_jagged((x.values() @ w).tanh(), x.offsets())
+def by_parts(x, w): return torch.nested.as_nested_tensor([(y @ w).tanh() for y in x.unbind()], layout=torch.jagged)
+def other_weight(x, w): return torch.tanh(x @ w.T)
+def other_lengths(x, w):
+    return torch.nested.nested_tensor_from_jagged((x.values() @ w).tanh(), x.offsets() + torch.tensor([0, 1, 0]))
+"""
+
+
+@pytest.mark.parametrize("pass_", ["fwd", "bwd", "fwd_bwd"])
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_nested_tensors_are_inputs_and_outputs(operation, pass_, dtype):
+    mine = operation(JAGGED, pass_=pass_, dtype=dtype)
+    inputs = mine.draw_inputs("cpu", 0)
+    expected = mine.expected_outputs(inputs)
+
+    def judged(function):
+        given = Inputs(mine.arguments)
+        given.copy()
+        call, _ = first_calls(mine.call(function, inputs), given, "cpu", peak=False)
+        return checked(call, expected, lambda: expected, given)[2]
+
+    assert not judged(mine.module.reference)
+    assert not judged(mine.module.by_values)
+    assert not judged(mine.module.by_parts)
+    assert "elements wrong" in judged(mine.module.other_weight)
+    assert bool(judged(mine.module.other_lengths)) is (pass_ != "bwd")  # the gradients are the same
+
+
+def test_what_a_reference_writes_into_a_nested_tensor_is_compared():
+    offsets = torch.tensor([0, 2, 5])
+    state, x = (torch.nested.nested_tensor_from_jagged(torch.randn(5, 4), offsets) for _ in range(2))
+    judge = Judge(lambda state, x: state.mul_(0.5).add_(x), (state, x))
+    given = Inputs((state, x))
+    given.copy()
+
+    def judged(function):
+        outputs = function(state, x)
+        given.note_changes()
+        result = judge.check(outputs, given.now)
+        given.restore()
+        return result.correct
+
+    assert not judged(lambda state, x: state * 0.5 + x)
+    assert judged(lambda state, x: state.copy_(state * 0.5 + x))
+
+
+def test_a_nested_tensor_of_another_layout_is_refused():
+    strided = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)])
+    with pytest.raises(Unsupported, match=r"give layout=torch\.jagged"):
+        Judge(torch.relu, (strided,))
 
 
 def test_outputs_that_change_after_a_call_has_returned_are_named():
