@@ -54,6 +54,11 @@ class Project:
             env=environment | {"PYTHONPATH": os.pathsep.join([str(self.root), os.environ.get("PYTHONPATH", "")])},
         )
 
+    def program(self, source: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """``source``, run there as a file, so that its process is forked."""
+        (self.root / "program.py").write_text(source, encoding="utf-8")
+        return self.python("program.py", stdin=stdin)
+
     def run(self, *arguments: str, code: int = 0) -> Path:
         """The folder of a run through the real command line, which must exit with ``code``."""
         known = set(self.root.glob("outputs/*/*"))

@@ -94,7 +94,7 @@ ALL = {
 def answers(project) -> dict[str, str | None]:
     """What each command comes to, all composed in one process."""
     asked = list(dict.fromkeys([command for command, _ in ALL.values()]))
-    done = project.python("-c", COMPOSE, stdin="".join(json.dumps(words(command)) + "\n" for command in asked))
+    done = project.program(COMPOSE, stdin="".join(json.dumps(words(command)) + "\n" for command in asked))
     assert done.returncode == 0, done.stderr
     return dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
 
@@ -109,7 +109,7 @@ def test_a_bad_command_would_be_noticed(project):
     page = "".join(f"```bash\n{COMMAND} {line}\n```\n" for line in bad)
     asked = [words(command) for command, _ in commands(page)]
     assert len(asked) == len(bad)
-    done = project.python("-c", COMPOSE, stdin="".join(json.dumps(line) + "\n" for line in asked))
+    done = project.program(COMPOSE, stdin="".join(json.dumps(line) + "\n" for line in asked))
     assert all(json.loads(line) for line in done.stdout.splitlines()), done.stdout
     assert len(done.stdout.splitlines()) == len(bad)
 
@@ -223,7 +223,7 @@ def test_the_pages_own_lines_of_pandas_tell_variants_apart(project, two_variants
     for day in ("2025-01-30", "2025-01-31"):
         shutil.copytree(two_variants, project.root / "outputs" / day / "12-00-00-gelu")
     shown = re.sub(r"^(\w+\.pivot.*)$", r"print(\1.to_csv(sep=';'))", text, flags=re.MULTILINE)
-    done = project.python("-c", shown)
+    done = project.program(shown)
     assert done.returncode == 0, done.stderr
     variants, runs = ([line.split(";") for line in table.splitlines()] for table in done.stdout.split("\n\n")[:2])
     assert variants[0] == ["workload.cols", "file(my_softmax.py:softmax)", "file(other.py:softmax)"]

@@ -100,15 +100,16 @@ def test_what_torch_compiles_runs_on_the_same_threads():
 
 
 @enough
-def test_the_pool_need_not_have_been_started():
-    program = (
+def test_the_pool_need_not_have_been_started(tmp_path):
+    program = tmp_path / "program.py"  # a file, so that its process is forked
+    program.write_text(
         "import os, torch; from runner.timing.cpu import all_threads, pinned\n"
         "with pinned() as cpus:\n"
         "    torch.nn.functional.gelu(torch.ones(1024, 1024))\n"
         "    print(cpus, sum(len(os.sched_getaffinity(thread)) == 1 for thread in all_threads()))\n"
         "print(os.sched_getaffinity(0))"
     )
-    inside, after = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).splitlines()
+    inside, after = subprocess.check_output([sys.executable, program], cwd=ROOT, text=True).splitlines()
     assert inside.split()[0]
     if len(os.sched_getaffinity(0)) > 1:
         assert int(inside.split()[1]) == torch.get_num_threads()

@@ -88,7 +88,7 @@ def test_a_reset_is_not_timed_and_comes_before_every_call():
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="asks Linux")
-def test_a_busy_neighbour_is_seen_in_the_time_that_threads_wait():
+def test_a_busy_neighbour_is_seen_in_the_time_that_threads_wait(tmp_path):
     from runner.timing.cpu import waited_s
 
     core = {min(os.sched_getaffinity(0))}
@@ -107,6 +107,8 @@ spin(0.5)
 print(waited_s())
 os.kill(neighbour, signal.SIGKILL)
 """
-    shared = float(subprocess.check_output([sys.executable, "-c", source, str(ROOT)], text=True))
+    program = tmp_path / "program.py"  # a file, so that its process is forked
+    program.write_text(source)
+    shared = float(subprocess.check_output([sys.executable, program, str(ROOT)], text=True))
     assert shared > 0.1
     assert waited_s() >= 0

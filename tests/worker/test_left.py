@@ -45,16 +45,22 @@ print(len(processes.children(os.getpid())) > 0, worker.left_running())
 """
 
 
-def output(source: str) -> str:
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+@pytest.fixture
+def output(tmp_path):
+    def run(source: str) -> str:
+        program = tmp_path / "program.py"  # a file, so that its process is forked
+        program.write_text(source)
+        done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
 
 
-def test_a_child_counts_unless_it_has_ended():
+def test_a_child_counts_unless_it_has_ended(output):
     assert output(LEFT) == "['forked', 'plain', 'session']"
 
 
 @pytest.mark.long
-def test_the_pool_in_which_inductor_compiles_does_not_count():
+def test_the_pool_in_which_inductor_compiles_does_not_count(output):
     assert output(POOL) == "True []"
