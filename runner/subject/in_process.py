@@ -25,7 +25,7 @@ from ..timing import ranks
 from ..timing.arguments import Inputs, device_of
 from ..timing.call import Batches, Call, Work
 from ..timing.correctness import Outputs
-from ..timing.nested import tensors
+from ..timing.nested import leaves, tensors
 from ..timing.peak_memory import peak_bytes_of_program
 from ..timing.settings import default_settings
 from ..timing.timer import Timer
@@ -95,7 +95,7 @@ def measure(
     """
     name, measured, batches = "", list[Measured](), list[Batches]()
     try:
-        with preserved_state(), ranks.of_program() if options.ranks else nullcontext():
+        with preserved_state(args), ranks.of_program() if options.ranks else nullcontext():
             device = options.device or device_of(functions, args)
             with on(device):
                 name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
@@ -108,8 +108,8 @@ def measure(
 
 
 @contextmanager
-def preserved_state() -> Iterator[None]:
-    """Keep other threads from timing, and restore torch's generators afterwards.
+def preserved_state(args: Sequence[Any] = ()) -> Iterator[None]:
+    """Keep other threads from timing, and restore torch's generators and those among ``args`` afterwards.
 
     Raises:
         RuntimeError: the caller captures a CUDA graph now.
@@ -118,7 +118,9 @@ def preserved_state() -> Iterator[None]:
     started = torch.cuda.is_available() and torch.cuda.is_initialized()
     if started and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a CUDA graph is being captured, so nothing can be timed: call this outside of it")
-    with _lock, torch.random.fork_rng([torch.cuda.current_device()] if started else []):
+    with _lock, torch.random.fork_rng([torch.cuda.current_device()] if started else []), ExitStack() as undo:
+        for generator in (leaf for _, leaf in leaves(args) if isinstance(leaf, torch.Generator)):
+            undo.callback(generator.set_state, generator.get_state())
         yield
 
 
@@ -198,8 +200,7 @@ class _Session:
         wrong = ""
         with interpreting() as interpreters:
             try:
-                judged = self._expected is not None
-                call, columns = first_calls(call, inputs, self._kind, peak=False, judged=judged)
+                call, columns = first_calls(call, inputs, self._kind, peak=False, judged=bool(self._expected))
             except Unsupported as error:
                 if self._options.grad:
                     raise ValueError(f"grad=True: {error}") from None

@@ -36,8 +36,6 @@ def first_calls(
 ) -> tuple[Call, dict[str, Scalar]]:
     """Call until everything is compiled, on "cpu" or "cuda": first for other values of the inputs, if it is judged.
 
-    A call that prepares a part of its inputs once, such as a weight that it lays out anew, is then wrong.
-
     Args:
         call: it may change its inputs.
         inputs: with copies, so that changes are noticed; the copies of unchanged tensors are freed.

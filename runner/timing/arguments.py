@@ -52,7 +52,7 @@ class Inputs:
         """Copy the tensors, but for those of some ids, so that changes are noticed. Raises torch.OutOfMemoryError."""
         watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
         held = nested.holders(self._args)  # the ``copy`` and ``update`` of their classes may refuse
-        self._held = [(holder, list(holder) if isinstance(holder, list) else dict(holder)) for holder in held]
+        self._held = [(holder, dict(holder) if isinstance(holder, dict) else list(holder)) for holder in held]
         leaves = [tensor for tensor in self.tensors if tensor.is_leaf and not tensor._is_view()]  # views stay attached
         names: list[tuple[Any, str]] = [(leaf, name) for leaf in leaves for name in ("requires_grad", "grad")]
         names += [(module, "training") for module in nested.modules(self._args)]
@@ -100,8 +100,8 @@ class Inputs:
 
 
 def _differ(holder: Any, was: Any) -> bool:
-    """Return whether a dict or list holds other objects than its copy."""
-    now, then = (each if isinstance(each, list) else [*each, *each.values()] for each in (holder, was))
+    """Return whether a dict, list or deque holds other objects than its copy."""
+    now, then = ([*each, *each.values()] if isinstance(each, dict) else each for each in (holder, was))
     return [*map(id, now)] != [*map(id, then)]
 
 

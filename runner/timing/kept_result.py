@@ -133,8 +133,7 @@ def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
     inputs = {x.untyped_storage().data_ptr() for x in call.inputs}
     outputs = returned_tensors(call.run())
     before = [output.clone() for output in outputs]
-    ours = [(out, was) for out, was in zip(outputs, before, strict=True)]
-    ours = [pair for pair in ours if pair[0].untyped_storage().data_ptr() not in inputs]
+    ours = [pair for pair in zip(outputs, before, strict=True) if pair[0].untyped_storage().data_ptr() not in inputs]
     try:
         for output, _ in ours:
             with contextlib.suppress(RuntimeError):  # torch does not write to expanded or inference tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -84,7 +84,7 @@ def holders(value: object) -> list[Any]:
         # Those of TorchScript are no dicts.
         found += [held for held in (module._parameters, module._buffers) if isinstance(held, dict)]
     for _, part in parts(value):
-        if isinstance(part, dict | list):
+        if isinstance(part, dict | list | deque):
             found.append(part)
         elif hasattr(part, "__dict__") and not isinstance(part, torch.nn.Module) and _children(part) is not None:
             found.append(vars(part))
@@ -200,8 +200,10 @@ def _mapped(replace: Callable[[Any], Any], value: Any, walk: Callable[[Any], Any
         if isinstance(value, defaultdict):
             return defaultdict(value.default_factory, changed)
         return changed if type(value) is dict else _of_type(value, changed)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | deque):
         items = [walk(child) for child in value]
+        if isinstance(value, deque):
+            return deque(items, value.maxlen)
         if hasattr(value, "_make"):
             return value._make(items)
         return items if type(value) is list else _of_type(value, items)
@@ -241,7 +243,7 @@ def _children(value: object) -> Iterator[tuple[str, object]] | None:
         return ((f"[{key}]".replace("'", '"'), child) for key, child in zip(keys, value.values(), strict=True))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ((f".{name}", child) for name, child in zip(value._fields, value, strict=True))
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | deque):
         return ((f"[{place}]", child) for place, child in enumerate(value))
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     if is_dataclass or (_is_object(value) and _leaves_below(value, {}) <= MOST_LEAVES):
@@ -269,7 +271,7 @@ def _leaves_below(value: object, known: dict[int, float], depth: int = 0) -> flo
     """Return the number of leaves that a walk of ``value`` meets; infinite if an object holds itself."""
     if isinstance(value, Mapping):
         held: Iterable[object] = value.values()
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | deque):
         held = value
     else:
         held = _attributes(value).values() if _is_object(value) else ()

@@ -8,7 +8,7 @@ import re
 import sys
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from itertools import count
@@ -380,6 +380,32 @@ def test_an_optimizer_steps_the_arguments_and_is_set_back(clock, beside):
     assert 'state[0]["step"]' in result["forgets"].timing.reason
     assert result["nothing"].timing.reason.endswith("and 4 more, as the reference does")
     assert str(before) == str((layer.state_dict(), optimizer.state_dict()))
+
+
+def test_a_deque_is_compared_and_set_back(clock):
+    def slides(window, x):
+        window.append(x + 1)
+        return sum(window)
+
+    def slides_wrongly(window, x):
+        y = slides(window, x)
+        window[-1] = x + 2
+        return y
+
+    first = torch.zeros_like(X)
+    window = deque([first, first.clone()], maxlen=2)
+    result = bench({"right": slides, "wrong": slides_wrongly}, window, X, check=slides)
+    assert [one.correct for one in result] == [True, False]
+    assert result["wrong"].timing.reason.startswith("window[1]: 60 of 60 elements wrong")
+    assert len(window) == 2
+    assert window[0] is first
+
+
+def test_a_generator_among_the_arguments_is_set_back(clock):
+    generator = torch.Generator().manual_seed(1)
+    before = generator.get_state()
+    bench(lambda x, generator: x * torch.rand(6, 1, generator=generator), X, generator, check=lambda x, generator: x)
+    assert torch.equal(generator.get_state(), before)
 
 
 def test_gradients_of_arguments_are_compared_and_set_back(clock):
