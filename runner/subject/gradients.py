@@ -40,7 +40,7 @@ def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
     return [tensor for tensor in plain if tensor.requires_grad] or plain, parameters
 
 
-def upstream(outputs: Sequence[Tensor], layout: Layout = "contiguous") -> list[Tensor]:
+def upstream(outputs: Sequence[Tensor], layout: Layout) -> list[Tensor]:
     """Return a gradient for each of ``outputs``: multiples of 1/16, which are exact in every type.
 
     They depend on the shape of the output and on its place, so that a backward pass must not mix outputs up. That of a
@@ -53,9 +53,8 @@ def upstream(outputs: Sequence[Tensor], layout: Layout = "contiguous") -> list[T
             parts = torch.view_as_real(gradient) if gradient.is_complex() else gradient
             generator = torch.Generator(gradient.device).manual_seed(place)
             drawn = torch.randint(-16, 17, parts.shape, generator=generator, device=gradient.device)
-            parts.copy_(
-                drawn.to(torch.float32) / 16 if gradient.numel() > 1 else torch.full_like(parts, OF_ONE + place / 8)
-            )
+            numbers = drawn.to(torch.float32) / 16
+            parts.copy_(numbers if gradient.numel() > 1 else numbers.fill_(OF_ONE + place / 8))
     return [laid_out(gradient, layout) for gradient in gradients]
 
 

@@ -613,6 +613,7 @@ def _of_parts(reason: str) -> str:
     last = re.search(r", ([01])\)|\(([01]),\)", reason)
     part = f") in the {('real', 'imaginary')[int(last[1] or last[2])]} part" if last else ""
     named = reason.replace(last[0], ("" if last[1] else "(") + part, 1) if last else reason
+    named = re.sub(r", all in \[(:, )*\S+\]", "", named)  # in all imaginary parts, say
     named = re.sub(r"(, all in \[.*), \S+\]", r"\1]", named)
     return named.replace(" elements wrong", " real and imaginary parts wrong")
 

@@ -162,6 +162,15 @@ def test_the_place_of_a_wrong_complex_number_is_its_own(shape, place, error, par
     )
 
 
+def test_that_all_imaginary_parts_are_wrong_is_no_block():
+    x = torch.randn(4, 5, dtype=torch.complex64)
+    judge = Judge(torch.exp, (x,))
+    assert "20 of 40 real and imaginary parts wrong, worst at" in judge.check(x.exp().conj()).reason
+    columns = x.exp()
+    columns[:, 2:4] += 1
+    assert "parts wrong, all in [:, 2:4], worst at" in judge.check(columns).reason
+
+
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize(
     "function",
