@@ -114,8 +114,8 @@ class Measurement(Protocol):
     - ``prepare(device)`` measures facts about the machine, once, before the first case.
     - ``compare(calls, device)`` measures the calls of one problem in paired rounds. It returns the instrument and ten
       batch means of each call, or None if paired rounds are impossible.
-    - ``compile_only(run, context)`` returns figures of a call that cannot run on this machine, or None if the
-      measurement does not compile. Raises CannotMeasure.
+    - ``compile_only(load, context)`` returns figures of the call that ``load`` makes, which cannot run on this
+      machine, or None if the measurement does not compile. Raises CannotMeasure.
     """
 
     def measure(self, call: Call, context: MeasureContext) -> Mapping[str, Scalar | Sequence[float]]:

@@ -205,7 +205,7 @@ class Job:
                 continue
             context = self.context(choice.name)
             try:
-                figures = compile_only(lambda: self._plain_call().run(), context)
+                figures = compile_only(self._plain_call, context)
             except CannotMeasure as error:
                 raise Unsupported(f"{refusal}; {choice.name}: {error}") from error
             if figures is None:

@@ -86,6 +86,7 @@ def add(a, b):
     assert a.device == DEVICE
     return plain(a, b)
 """
+SCRIPT = f"{TUTORIAL}\nimport torch\nadd(torch.zeros(1001, device=DEVICE), torch.zeros(1001, device=DEVICE))\n"
 
 
 @pytest.fixture
@@ -93,6 +94,7 @@ def of_file(run, tmp_path):
     """``of_file(functions, *words)``: the finished command, and the row of each function and type."""
     (tmp_path / "kernels_of_mine.py").write_text(KERNELS)
     (tmp_path / "tutorial.py").write_text(TUTORIAL)
+    (tmp_path / "script.py").write_text(SCRIPT)
 
     def go(functions, *words):
         result = run(*SMALL, f"impl.path={','.join(functions)}", *words, "-m")
@@ -154,6 +156,14 @@ def test_it_is_compiled_for_another_gpu_and_that_is_success(of_file):
         assert row["metrics"]["kernel_name"] == "tuned"
         (ptx,) = (name for name in row["files"] if name.endswith("tuned.ptx"))
         assert ".target sm_90" in (result.folder / ptx).read_text()
+
+
+def test_kernels_that_a_script_runs_when_it_is_imported_are_not_the_call_s(of_file):
+    result, rows = of_file(["script.py:add"], "measure=inspect", "measure.inspect.arch=90")
+    (row,) = rows.values()
+    (table,) = (name for name in row["files"] if name.endswith("kernels.csv"))
+    _, *lines = (result.folder / table).read_text().splitlines()
+    assert len(lines) == 1  # 1001 elements are another specialization
 
 
 def test_compiling_is_no_success_if_a_time_was_asked_for_too(of_file):

@@ -79,10 +79,10 @@ class Inspect:
             times = each_kernel(call.run, call.restore)
         return self._figures(seen, times, context)
 
-    def compile_only(self, run: Callable[[], object], context: MeasureContext) -> dict[str, Scalar] | None:
+    def compile_only(self, load: Callable[[], Call], context: MeasureContext) -> dict[str, Scalar] | None:
         """Return the same figures for a call that cannot run here, compiled for ``arch``; None without ``arch``.
 
-        Raises CannotMeasure if compiling needs a GPU.
+        ``load`` returns the call. Raises CannotMeasure if compiling needs a GPU.
         """
         if not self.arch:
             return None
@@ -91,8 +91,10 @@ class Inspect:
         from .programs import compiling_for
 
         try:
+            with compiling_for(self.arch, without_gpu=True):
+                call = load()  # a script runs its kernels
             with compiling_for(self.arch, without_gpu=True) as seen:
-                run()
+                call.run()
         except (Unsupported, BuildFailed, BadCall):
             raise
         except Exception as error:
