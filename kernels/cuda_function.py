@@ -148,7 +148,11 @@ def cuda_kernel(
         if len(tensors) == len(inputs) and complete and more.keys() <= defaults.keys():
             values = {**dict(zip(inputs, tensors, strict=True)), **defaults, **more}
         else:
-            bound = signature.bind(*tensors, **more)
+            try:
+                bound = signature.bind(*tensors, **more)
+            except TypeError as error:
+                last = f"; {made}, the last parameter of arguments, is the result, or a tuple of them" if made else ""
+                raise TypeError(f"{name}{signature}: {error}{last}") from None
             bound.apply_defaults()
             values = dict(bound.arguments)
         originals = [values[word] for word in given]

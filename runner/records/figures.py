@@ -37,13 +37,15 @@ def figure(value: object, unit: str = "", digits: int = 4) -> str:
     if not unit and isinstance(value, int) and abs(value) < EXACT:
         return str(value)
     units = UNITS.get(unit, (unit,))
-    step, place = 1024 if "KiB" in units else 1000, units.index(unit)
+    step, place, number = 1024 if "KiB" in units else 1000, units.index(unit), value
     while place and 0 < abs(value) < 1:
         value, place = value * step, place - 1
     while place < len(units) - 1 and step <= float(f"{abs(value):.{digits}g}") < math.inf:
         value, place = value / step, place + 1
     text = f"{value:.{digits}g}"
     if "e+" in text:  # larger than the largest unit
+        if not unit and abs(value) >= EXACT:
+            return f"{number:.{digits}g}"
         text = f"{value:.0f}"
     return f"{text} {'B' if units[place] == 'byte' else units[place]}".rstrip()
 
