@@ -111,8 +111,8 @@ def _build_error(error: Exception, source: Path, name: str, arch: str) -> Except
     if any("open source file" in line for line in lines) and not _headers():
         return Unsupported("CUDA's headers are not found; pip install nvidia-cuda-runtime, or set CUDA_HOME")
     if header := next((line.rpartition("file ")[2] for line in lines if "cannot open source file" in line), ""):
-        advice = "pip install nvidia-cuda-cccl nvidia-cuda-crt, or set CUDA_HOME to a toolkit"
-        return Unsupported(f"NVRTC finds no header {header}; {advice}")
+        packages = "nvidia-curand" if "curand" in header else "nvidia-cuda-cccl nvidia-cuda-crt"
+        return Unsupported(f"NVRTC finds no header {header}; pip install {packages}, or set CUDA_HOME to a toolkit")
     first = re.sub(r"^(?:.*/)?(?=[^/]+\(\d+\): )", "", lines[0]) if lines else str(error)
     if first.startswith("__nv_name_map"):  # the name that was requested, not a line of the user's
         first = f"{first.partition('error: ')[2]}; name it as in its file, with the arguments of its template"

@@ -112,5 +112,16 @@ def test_the_pages_kernels_compile(tmp_path):
         cuda_nvrtc.compiled(cuda_device_code.device_file(tmp_path / file, kernel), kernel, "sm_90a")
 
 
+@pytest.mark.parametrize(
+    ("header", "package"), [("curand_none.h", "nvidia-curand"), ("cub/none.cuh", "nvidia-cuda-cccl")]
+)
+def test_a_header_that_is_missing_is_told_with_its_package(tmp_path, header, package):
+    pytest.importorskip("cuda.core")
+    source = tmp_path / "k.cu"
+    source.write_text(f"#include <{header}>\n__global__ void k() {{}}\n")
+    with pytest.raises(Unsupported, match=f'^NVRTC finds no header "{header}"; pip install {package}'):
+        cuda_nvrtc.compiled(source, "k", "sm_90a")
+
+
 def test_it_is_a_public_name():
     assert import_module("runner").cuda_kernel is cuda_function.cuda_kernel
