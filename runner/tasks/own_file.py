@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -31,6 +32,7 @@ PARTS = ("inputs", "reference", "flops", "bytes", "check", "tolerance")  # funct
 SETTINGS = ("axes", "shapes", "atol", "rtol")  # values at the top of the file
 JIT = ("jit", "autotune", "heuristics", "kernel")  # decorators of functions that run on a GPU and are called by others
 LAUNCH = ("grid", "block", "arguments", "result", "shared", "include", "cooperative")  # parameters of cuda_kernel
+MAKERS = re.compile(r"(.*\.)?cuda_kernel|torch\.compile|(functools\.)?partial")  # of functions
 EXAMPLE = "def inputs(rows=4096): return (torch.randn(rows),)"
 
 
@@ -206,14 +208,14 @@ def _is_implementation(name: str, node: ast.FunctionDef | ast.Assign) -> bool:
 
 
 def named(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.Assign]:
-    """Return the functions of a file by name: ``def f`` and ``f = cuda_kernel(...)``."""
+    """Return the functions of a file by name: ``def f``, ``f = cuda_kernel(...)`` and ``f = torch.compile(...)``."""
     functions: dict[str, ast.FunctionDef | ast.Assign] = {}
     for node in tree.body:
         match node:
             case ast.FunctionDef(name=name):
                 functions[name] = node
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=called)):
-                if ast.unparse(called).rpartition(".")[2] == "cuda_kernel":
+                if MAKERS.fullmatch(ast.unparse(called)):
                     functions[name] = node
     return functions
 

@@ -26,6 +26,10 @@ class Model: pass
 def flops(rows, cols): return 4 * rows * cols
 def check(inputs, outputs): return None
 by_hand = lambda x, w: x
+compiled_once = torch.compile(reference, dynamic=False)
+_half = functools.partial(fused, eps=0.5)
+wide = partial(fused, eps=1e-3)
+pattern = re.compile("x")
 """
 
 
@@ -47,7 +51,7 @@ def test_fields_implementations_and_parts_are_read(file):
     assert read.words == {"kind": ("plain", "wide")}
     assert read.filled == ("dtype", "device", "seed")
     assert read.dtype == "bfloat16"
-    assert read.implementations == ("reference", "fused")
+    assert read.implementations == ("reference", "fused", "compiled_once", "wide")
     assert read.parts == ("inputs", "reference", "flops", "check")
     assert read.sizes == ["rows", "cols"]
     assert (read.axes, read.atol, read.rtol) == ({"cols": [1024, 4096]}, None, 1e-3)
