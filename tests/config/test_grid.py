@@ -93,7 +93,7 @@ def test_whole_numbers_are_taken_for_floats():
     ("broken", "line"),
     [
         ({"seed": -1}, "seed: -1 is not allowed; give a whole number of at least 0"),
-        ({"seed": True}, "seed: True is not allowed"),
+        ({"seed": True}, "seed: true is not allowed"),
         ({"device": "gpu"}, "device: 'gpu' is not allowed; did you mean cuda\\? One of: auto, cpu, cuda"),
         ({"debug": "asan"}, "debug: 'asan' is not allowed; one of: anomaly, interpret, launch_blocking, "),
         ({"debug": "interpret"}, "debug: interpret runs Triton and Numba kernels on the CPU; add device=cpu"),

@@ -72,9 +72,9 @@ def test_a_sweep_may_hold_both():
 
 def test_a_heading_names_quick_and_not_what_it_changes():
     both = cases("quick=true,false", "default_axes=false", "-m")
-    assert [Names(both).heading(case) for case in both] == ["gelu quick=True", "gelu quick=False"]
+    assert [Names(both).heading(case) for case in both] == ["gelu quick=true", "gelu quick=false"]
     more = cases("quick=true,false", "measure.benchmark.samples=50,60", "default_axes=false", "-m")
-    assert Names(more).heading(more[0]) == "gelu quick=True measure.benchmark.samples=50"
+    assert Names(more).heading(more[0]) == "gelu quick=true measure.benchmark.samples=50"
 
 
 def test_a_case_with_all_values_given_is_quick_all_the_same(declared):

@@ -25,8 +25,8 @@ def test_both_ways_are_measured_and_what_cannot_be_deterministic_is_unsupported(
     impls = ["impl=torch,file", "impl.path=user.py:gelu,user.py:put"]
     result = run(*SMALL, *impls, "deterministic_algorithms=false,true", "measure.benchmark.max_s=0.01", "-m")
     assert result.code == 0, result.out + result.err
-    assert "gelu deterministic_algorithms=False\n" in result.out
-    assert "gelu deterministic_algorithms=True\n" in result.out
+    assert "gelu deterministic_algorithms=false\n" in result.out
+    assert "gelu deterministic_algorithms=true\n" in result.out
     plain, other = result.rows()[:3], result.rows()[3:]
     assert [row["status"] for row in plain] == ["ok"] * 3
     assert [row["status"] for row in other] == ["ok", "ok", "unsupported"]
