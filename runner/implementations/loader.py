@@ -154,8 +154,8 @@ def forget_tuned() -> None:
 
 
 def keep_functions(modules: Iterable[ModuleType]) -> None:
-    """Remember the functions of ``modules``, which a workload has imported."""
-    for module in modules:
+    """Remember the functions of ``modules``, which a workload has just imported, unless they are known already."""
+    for module in {*modules}.difference(known for known, _ in _functions):
         _functions.append((module, {name: part for name, part in vars(module).items() if callable(part)}))
 
 

@@ -101,16 +101,6 @@ def test_the_page_names_no_command_that_would_not_run(compared, command, tmp_pat
     assert "bench(...) in a program" in page
 
 
-@pytest.mark.skipif(importlib.util.find_spec("wandb_workspaces") is None, reason="wandb_workspaces is not installed")
-def test_wandb_reports_a_saved_run(compared, command, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    sweep = bench(softmax, make=lambda n: torch.randn(n, 8), sizes=[2, 4])
-    _, said = command("report", "wandb", sweep.save("sweep", tmp_path), "--output", "report.json")
-    assert "the report is in report.json" in said
-    assert "sweep: time (us)" in json.dumps(json.loads((tmp_path / "report.json").read_text()))
-
-
 def test_a_sweep_a_time_and_gradients_are_other_problems(clock, tmp_path):
     sweep = bench(softmax, make=lambda n: torch.randn(n, 8), sizes=[2, 4])
     fields = [row.case.workload.fields for row in read_run(sweep.save("s", tmp_path)).rows]

@@ -5,8 +5,9 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from runner import cli
+from runner import bench, cli
 from runner.findings.past import read_run
 from runner.records.row import Row
 from runner.report import to_wandb
@@ -139,6 +140,14 @@ def test_a_run_that_was_never_logged_is_uploaded_and_the_report_is_on_it(folder,
     for plot in panels(spec, "Bar Chart"):
         assert set(plot["metrics"]) <= set(summary)
     assert f'"url": "{address.url}"' in texts(spec["blocks"])
+
+
+def test_a_saved_bench_has_a_report_too(place, server, capsys, tmp_path):
+    sweep = bench(lambda x: x.exp(), make=torch.randn, sizes=[2, 4])
+    done = report(capsys, sweep.save("sweep", tmp_path))
+    assert (done.code, done.err) == (0, "")
+    (view,) = server.reports
+    assert "sweep: time (us)" in view["spec"]
 
 
 def history(body):
