@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..kernels.unsupported import INTERPRETED_BFLOAT16, Unsupported
@@ -115,6 +114,8 @@ def _replacements(executor: Any, builder: Any) -> list[tuple[Any, str, Any]]:
 
 def _outside(tensors: Sequence[tuple[int, int, int, str]], pointers: Any, mask: Any) -> str:
     """Return which of ``pointers`` is the first outside of the memory of ``tensors``, in order; "" if none is."""
+    import numpy as np  # Triton's interpreter needs it, and bench does not
+
     addresses = pointers.data.astype(np.int64)
     addresses = addresses.reshape(-1) if mask is None else addresses[mask.data.astype(bool)]
     size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
