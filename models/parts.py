@@ -44,8 +44,12 @@ class PartTimer:
         if not divided[0]:
             return {}
         parts = sorted(divided[1:], key=lambda times: sum(times.values()))[calls // 2]
-        step_us = sorted(whole[1:])[calls // 2] / sum(not name for name, _ in self._marks)
+        step_us = sorted(whole[1:])[calls // 2] / self._steps
         return {**parts, "step_us": step_us, "parts_pct": 100 * sum(parts.values()) / step_us}
+
+    @property
+    def _steps(self) -> int:
+        return sum(not name for name, _ in self._marks)
 
     def _divided(self) -> dict[str, float]:
         """Return us of each part in a mean step of a call with events."""
@@ -54,10 +58,11 @@ class PartTimer:
         with nullcontext() if self._call.captured else watched(self._part):
             self._us(self._run)
         times = {f"{name}_us": 0.0 for name, _ in self._marks if name}
-        steps = sum(not name for name, _ in self._marks)
         for (name, begin), (_, end) in pairwise(self._marks):
             if name:
-                times[f"{name}_us"] += (1e3 * begin.elapsed_time(end) if self._gpu else 1e6 * (end - begin)) / steps
+                times[f"{name}_us"] += (
+                    1e3 * begin.elapsed_time(end) if self._gpu else 1e6 * (end - begin)
+                ) / self._steps
         return times
 
     def _part(self, name: str) -> AbstractContextManager[object]:

@@ -81,7 +81,7 @@ def _first_call(call: Call, device: str, *, peak: bool) -> dict[str, float]:
     columns: dict[str, float] = {}
     if peak and device == "cuda":
         columns["first_call_peak_bytes"] = peak_bytes(call.run, device)
-    if not columns:
+    else:
         call.run()
         synchronize(device)
     return {**columns, "first_call_s": time.perf_counter() - started}

@@ -43,7 +43,7 @@ class Inputs:
 
     @property
     def numbers(self) -> list[Tensor]:
-        """Tensors whose numbers a first call may find changed: none of modules, which may keep them, or expanded."""
+        """Tensors that have other numbers in a first call. Those of modules, and expanded ones, keep theirs."""
         weights = set(map(id, nested.tensors(nested.modules(self._args))))
         found = [x for x in self.tensors if is_watched(x) and has_numbers(x) and 0 not in x.stride()]
         return [x for x in found if id(x) not in weights] if self._before is not None else []
@@ -111,7 +111,7 @@ def is_watched(tensor: Tensor) -> bool:
 
 
 def has_numbers(tensor: Tensor) -> bool:
-    """Return whether ``tensor`` has floating-point or complex numbers, which may be others than they are."""
+    """Return whether ``tensor`` has floating-point or complex numbers, which a test may change."""
     return tensor.numel() > 0 and (tensor.is_floating_point() or (tensor.is_complex() and not tensor.is_conj()))
 
 

@@ -59,7 +59,7 @@ def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
     try:
         for x in inputs.numbers:
             _halve_and_reverse(_numbers(x))
-        call.restore()  # of inputs that the call has copied
+        call.restore()  # if it reads copies of its inputs, those change too
         yield
     finally:
         inputs.undo()
