@@ -1,7 +1,5 @@
 """``do_bench``: this project's timer in place of Triton's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean, median

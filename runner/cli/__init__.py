@@ -1,7 +1,5 @@
 """The command line. ``python -m runner overrides`` runs a grid; the first word may name a sub-command instead."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a run says before it starts if it will take minutes on a CPU: for how long, and what smaller run to type."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Find what a gate compares: each case of the working tree with that of a git revision."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Sequence

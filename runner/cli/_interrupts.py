@@ -1,7 +1,5 @@
 """SIGINT and SIGTERM during a run."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Generator
 from contextlib import suppress

@@ -11,8 +11,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ._parser import Parser

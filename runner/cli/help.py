@@ -3,8 +3,6 @@
 It reads the YAML files of ``conf/`` and the classes behind their options.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

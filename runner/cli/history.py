@@ -11,8 +11,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from functools import partial

@@ -9,8 +9,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

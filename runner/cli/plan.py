@@ -10,8 +10,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from .. import config

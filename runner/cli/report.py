@@ -16,8 +16,6 @@ Examples:
 # the exit code. ``options`` has ``output`` (a Path, or None), ``runs`` (as typed) and the format's own options. It
 # raises BadInput for a mistake of the user.
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path

@@ -11,8 +11,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -15,8 +15,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ Examples:
 
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from importlib.util import find_spec

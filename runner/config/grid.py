@@ -1,7 +1,5 @@
 """Turn resolved configs into a Plan of frozen cases, or report the first mistake in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

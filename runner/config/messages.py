@@ -1,7 +1,5 @@
 """Turn exceptions of Hydra and OmegaConf into one line for the user."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence

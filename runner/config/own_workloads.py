@@ -1,7 +1,5 @@
 """``workload=rms_norm.py``: options of Hydra for workloads in files of the user's, and for the functions in them."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """``resume=``: take the cases and settings of an earlier run if the command line chooses no cases itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 The YAML of a workload names its sizes in order, as in ``shape: [m, k, n]``. A case has sizes, but no shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Hydra's own ``hydra.sweeper.params`` is read before groups are chosen, so ``work
 the axes of both workloads.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Translate words of the command line into Hydra's grammar."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Records in the user's cache folder. A record is valid as long as the facts in its file name stay the same."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

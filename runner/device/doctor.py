@@ -1,7 +1,5 @@
 """The checks of ``python -m runner doctor``: parts of this machine, and advice for missing parts."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import netrc

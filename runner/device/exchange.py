@@ -1,7 +1,5 @@
 """Exchange of bytes between the ranks of a case, through a file in memory: some microseconds, without torch."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import sys

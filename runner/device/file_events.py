@@ -1,7 +1,5 @@
 """Linux's inotify: which files of a folder are opened and written, by this process, its children, or any other."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, and files that can be read safely."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ask git about a repository without running what the repository names: hooks, filters, a file-system monitor."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping

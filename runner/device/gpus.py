@@ -4,8 +4,6 @@ NVML may hang in the driver, where not even SIGKILL ends a process (NVIDIA/open-
 process queries it, ``python -m runner.device.gpus``, and is left behind at the limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

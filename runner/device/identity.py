@@ -1,7 +1,5 @@
 """Facts about the GPU or CPU and its software, and the certificate of ``verify`` for them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -5,8 +5,6 @@ frees it when the last of them ends, so a lock is never stale. (Children do not 
 content of the file is only for the message to waiting processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

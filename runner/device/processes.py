@@ -1,7 +1,5 @@
 """Child processes: their environment, their output, and their end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Rough rates of a device: what it computes and moves in a second, found without torch and without measuring."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

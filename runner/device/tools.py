@@ -1,7 +1,5 @@
 """External tools that examine a case: nsys, ncu, compute-sanitizer, cuobjdump. Find them, run them, and end them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

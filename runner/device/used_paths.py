@@ -4,8 +4,6 @@ The worker records stamps, which cost a microsecond each; the runner turns them 
 the same in every checkout.
 """
 
-from __future__ import annotations
-
 import filecmp
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Check of the messages of a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any

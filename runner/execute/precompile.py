@@ -3,8 +3,6 @@
 They share the GPU with the worker, so they are paused while it measures.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

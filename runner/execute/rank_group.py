@@ -1,7 +1,5 @@
 """The parent's side of the ranks of a case: one worker process each, which run the case together."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

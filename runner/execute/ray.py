@@ -1,7 +1,5 @@
 """``launcher=ray``: actors of Ray on this machine or on a cluster, each of which runs a ``Local``."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

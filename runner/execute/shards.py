@@ -3,8 +3,6 @@
 The ``Local`` handles the deaths of workers, and the launcher the deaths of machines.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """``launcher=slurm``: an array of tasks under Slurm, through submitit. Each runs a ``Local`` on its share."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

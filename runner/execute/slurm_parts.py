@@ -1,14 +1,12 @@
 """Folder of a Slurm task, through which the task and the runner communicate."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -35,7 +33,7 @@ class Part:
         self._read = 0  # bytes of the journal
 
     @classmethod
-    def create(cls, parts: Path, cases: Sequence[CaseRecord]) -> Part:
+    def create(cls, parts: Path, cases: Sequence[CaseRecord]) -> Self:
         """Create the folder with the next number under ``parts``."""
         number = 1 + max((int(path.name) for path in parts.glob("[0-9]*")), default=-1)
         part = cls(parts / f"{number:03}")

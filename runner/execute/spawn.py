@@ -1,7 +1,5 @@
 """Start of workers: forked by a zygote, or as new Python processes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

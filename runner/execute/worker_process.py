@@ -1,7 +1,5 @@
 """The parent's side of a worker: its process and its channel."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -11,8 +11,6 @@ come requests:
 When the socket closes, because the parent closed it or died, the zygote kills all workers and their descendants.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -6,8 +6,6 @@ none if no row has what it needs: ``no_answer`` then says why. An argument ``ove
 ``column`` or ``columns`` columns of docs/columns.md, ``without`` an implementation. Other functions are private.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations

@@ -4,8 +4,6 @@ A change point is a run from which all later ones differ from all earlier ones b
 do. How much that is comes from replicas, from what ``verify`` has measured, or from how runs of one commit differ.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

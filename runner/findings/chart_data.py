@@ -1,7 +1,5 @@
 """The data of charts: the swept size, points with intervals, and the roofline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The written conclusion of a run, worked out from its rows: who is fastest, where that changes, what is unclear."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ The rates of the device are rough. The constants are from runs of the shipped wo
 300 million numbers.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 from math import log

@@ -1,7 +1,5 @@
 """What differs between two runs beside the times: machine, versions, sources, settings."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

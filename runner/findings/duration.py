@@ -1,7 +1,5 @@
 """How long a grid will take: by rows of cases like its own, scaled to its sizes, else by operations and bytes alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

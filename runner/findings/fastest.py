@@ -1,7 +1,5 @@
 """Who is fastest at each problem, where along the swept sizes that changes, and how fast one case is beside another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Rows as flat records: one mapping per case, as in rows.csv."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Decide whether a change makes anything slower, wrong or failing. Measures nothing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A figure of the same case over past runs and their commits, with its change points."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

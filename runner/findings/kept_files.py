@@ -1,7 +1,5 @@
 """Files that measurements keep beside the rows of a run, as far as they are in its folder."""
 
-from __future__ import annotations
-
 import csv
 from contextlib import suppress
 from io import StringIO

@@ -1,12 +1,10 @@
 """Derive figures from rows: rates, speed-ups, and the fastest case of each problem."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ..records.case import CaseRecord
 from ..records.grouping import grouped
@@ -60,7 +58,7 @@ class Line:
         return self.row.time_us
 
     @cached_property
-    def shown(self) -> Line:
+    def shown(self) -> Self:
         """The line for people: its time, interval and rates are those of the paired rounds, if there are some."""
         return replace(self, row=self.in_rounds, **_rates(self.in_rounds)) if self.in_rounds else self
 

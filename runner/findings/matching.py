@@ -1,7 +1,5 @@
 """Match the cases of two runs: which of them are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Labels that tell the cases of a grid apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Why an analysis of a run has no answer, in one plain sentence."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Notes below a table: what its marks mean, and why cases are not plainly ok, each with the cases that share it."""
 
-from __future__ import annotations
-
 import re
 import sysconfig
 from collections import Counter

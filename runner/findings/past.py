@@ -1,7 +1,5 @@
 """Read a past run from its folder, whole or in brief. Nothing here runs, imports or changes what the folder names."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress

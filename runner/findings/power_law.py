@@ -1,7 +1,5 @@
 """The power with which a figure grows over a size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The ratio of two times, from paired rounds, from replicas or from two separate times."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

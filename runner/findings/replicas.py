@@ -1,7 +1,5 @@
 """Merge the replicas of a case into one row."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

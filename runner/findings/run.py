@@ -1,14 +1,12 @@
 """Run: the rows of a run, as its folder holds them, with what is derived from them; and the names of several runs."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ..device import identity
 from ..records.case import CaseRecord
@@ -114,7 +112,7 @@ class Run:
         missing = [f"{count} not run"] if (count := planned - len(rows)) else []
         return f"{total}: {', '.join([*(ended or ['no case done']), *missing])}"
 
-    def with_plan(self, **fields: Any) -> Run:
+    def with_plan(self, **fields: Any) -> Self:
         """Return the run with other ``fields`` of its plan."""
         return replace(self, plan=replace(self.plan, **fields))
 

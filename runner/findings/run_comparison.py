@@ -4,8 +4,6 @@ Two times of one call differ by more than their own intervals say: between proce
 conclusion needs to know by how much. ``Source`` lists where that is known from, the best one first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Choose lines of past runs: ``--where``, ``--sort``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches

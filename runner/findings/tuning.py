@@ -4,8 +4,6 @@ A race samples all candidates of a problem in paired rounds, and leaves out thos
 (``runner.timing.procedure.race``). Nothing here measures.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

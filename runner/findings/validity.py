@@ -1,7 +1,5 @@
 """Which times count: the verdict of a row, and what follows from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

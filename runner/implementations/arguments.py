@@ -4,8 +4,6 @@ A signature is read from the source, so that a mistake is found before torch is 
 meta-parameters of an autotuned Triton kernel are arguments too: a value keeps the configurations that have it.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

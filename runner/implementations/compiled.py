@@ -1,7 +1,5 @@
 """torch.compile of another implementation, compiled again for each case. Code that runs eagerly is reported."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A copy of as many bytes as the workload must move: the cost of its memory traffic alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ..timing.call import Call

@@ -1,7 +1,5 @@
 """CUDA C++: ``kernels/<op>/cuda.py`` and the ``.cu`` files next to it, with a choice of builder and variant."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager

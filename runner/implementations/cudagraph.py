@@ -1,7 +1,5 @@
 """A CUDA graph of the whole call of another implementation, which launches all of its kernels at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace

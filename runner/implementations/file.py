@@ -1,7 +1,5 @@
 """A function from a user's file."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

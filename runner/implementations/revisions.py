@@ -4,8 +4,6 @@ The folder ``<cache>/revisions/<commit>`` holds the files of the commit. It is w
 time. The user's repository, its index and its working tree are only read, and no hook or filter that it names is run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

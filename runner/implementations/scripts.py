@@ -3,8 +3,6 @@
 A script also prints, plots and times. What it prints is in the worker's log, and plots open no window.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import os

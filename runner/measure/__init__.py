@@ -6,8 +6,6 @@ them as an artifact. W&B also shows each ``*.csv`` as a table; the terminal show
 A measurement whose tool has to start the process gives that tool ``context.command()`` to run.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

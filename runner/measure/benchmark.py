@@ -1,7 +1,5 @@
 """``measure=benchmark``: the time of one call, with its uncertainty."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

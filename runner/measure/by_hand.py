@@ -1,7 +1,5 @@
 """``measure=by_hand``: the time that a simple timing script would print, for studies of its errors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What measurements declare in their files: columns, and quantities to compare implementations by."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

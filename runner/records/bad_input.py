@@ -1,7 +1,5 @@
 """BadInput: a mistake of the user, in one line, with the nearest allowed word."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """CaseRecord: one workload and one implementation, with everything a worker needs to repeat it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -10,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Self
 
 from .figures import as_typed, as_words
 from .schema import check
@@ -59,7 +57,7 @@ class Choice:
         return {"name": self.name, **self.fields}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Choice:
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Parse a record written by ``to_record``. Raises one of UNREADABLE if it is malformed."""
         fields: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in record.items()}
         if isinstance(given := fields.get("args"), Mapping):  # of an implementation's YAML
@@ -172,7 +170,7 @@ class CaseRecord:
             values |= {f"measure.{choice.name}.{name}": value for name, value in choice.fields.items()}
         return {name: as_typed(value) if isinstance(value, list | tuple) else value for name, value in values.items()}
 
-    def with_settings(self, **changed: Any) -> CaseRecord:
+    def with_settings(self, **changed: Any) -> Self:
         """Return the case with other values of the settings that are given."""
         return replace(self, settings=replace(self.settings, **changed))
 
@@ -183,7 +181,7 @@ class CaseRecord:
         return {**choices, "measures": measures, "replica": self.replica, **self.settings.to_record()}
 
     @classmethod
-    def from_record(cls, record: Any, choices: Sequence[Choice] | None = None) -> CaseRecord:
+    def from_record(cls, record: Any, choices: Sequence[Choice] | None = None) -> Self:
         """Parse a record written by ``to_record``. Raises one of UNREADABLE if it is malformed.
 
         ``choices``: a table in which the record has the places of its implementation and its measurements.

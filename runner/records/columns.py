@@ -4,11 +4,9 @@ A measurement declares its own columns in its own file, as ``COLUMNS``: see ``ru
 terminal, the page, W&B, ``bench`` and ``history`` read nothing but these declarations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from .figures import factor, figure, interval, is_number
 
@@ -35,7 +33,7 @@ class Column:
     charted: bool = False  # at W&B, over the swept size
     compares: bool = False  # cases of one run with each other: a case alone has no such figure
 
-    def shown(self, title: str, **view: Any) -> Column:
+    def shown(self, title: str, **view: Any) -> Self:
         """Return the column with its title, and the other fields that say where and how it is shown."""
         return replace(self, title=title, **view)
 

@@ -1,7 +1,5 @@
 """Debugging modes of a case, and the environment variables that they set."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Literal

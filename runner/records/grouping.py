@@ -1,7 +1,5 @@
 """Group items by a key, and collect those that follow from others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, KeysView
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Short labels of implementations, and the fields in which records differ."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

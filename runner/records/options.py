@@ -1,7 +1,5 @@
 """Find the class of an option: the module has the option's name, and the class the module's."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from importlib import import_module

@@ -1,10 +1,8 @@
 """PairedRounds: implementations of one problem, measured in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from .columns import INSTRUMENTS
 from .figures import is_plausible_us
@@ -24,7 +22,7 @@ class PairedRounds:
     wrong: Mapping[str, str] = field(default_factory=dict)  # what was wrong with outputs, by the cases' keys
 
     @classmethod
-    def of(cls, by_key: Mapping[str, Any]) -> PairedRounds:
+    def of(cls, by_key: Mapping[str, Any]) -> Self:
         """Return the rounds whose ``Batches`` of runner.timing.call are given by the keys of their cases."""
         return cls(
             {key: batches.means_us for key, batches in by_key.items() if batches.means_us},
@@ -42,7 +40,7 @@ class PairedRounds:
         return dict(vars(self))
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> PairedRounds:
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Parse a record written by ``to_record``. Unknown fields are left out.
 
         Raises one of UNREADABLE if it is malformed: a value has the wrong type, a case has no known instrument, or not

@@ -1,7 +1,5 @@
 """Plain text for a terminal, which may lack some signs, and its lines with aligned columns."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Collection, Sequence
 from unicodedata import combining, east_asian_width

@@ -1,7 +1,5 @@
 """Plan: all cases of a run, and what to do with their rows."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

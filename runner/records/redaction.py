@@ -1,7 +1,5 @@
 """Remove secrets from text that is stored, shown or uploaded."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Give an attribute or a setting another value for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

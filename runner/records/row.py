@@ -1,10 +1,8 @@
 """Row: the result of one case."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from .case import CaseRecord, Scalar
 from .columns import NUMBERS, SERIES, STATUSES, TIMES
@@ -69,7 +67,7 @@ class Row:
         """Whether this row makes the run's exit code 1."""
         return self.status not in HARMLESS
 
-    def found_wrong(self, reason: str) -> Row:
+    def found_wrong(self, reason: str) -> Self:
         """Return this row with the status "wrong", since the outputs were wrong in a later measurement."""
         metrics = {**self.metrics, "correct": False, "verdict": "wrong", "verdict_reason": reason}
         return replace(self, status="wrong", reason=reason, metrics=metrics)
@@ -80,7 +78,7 @@ class Row:
         return {"case": self.case.to_record(), "key": self.case.key, **values}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any], case: CaseRecord | None = None) -> Row:
+    def from_record(cls, record: Mapping[str, Any], case: CaseRecord | None = None) -> Self:
         """Parse a record written by ``to_record``. Unknown fields are left out.
 
         ``case``: the case that it must be of, if that is known. Raises one of UNREADABLE if the record is none: a value

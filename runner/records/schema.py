@@ -6,8 +6,6 @@ fields stands in ``__post_init__`` and raises ValueError. A field named like a P
 which the YAML leaves out.
 """
 
-from __future__ import annotations
-
 import re
 import types
 import typing

@@ -1,10 +1,8 @@
 """Settings: what a case is run under besides its workload, implementation and measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from .debugging import Aid
 from .schema import check
@@ -25,11 +23,11 @@ class Settings:
     deterministic_algorithms: bool = field(default=False, metadata=IDENTIFIES)
 
     @property
-    def identity(self) -> Settings:
+    def identity(self) -> Self:
         """The settings that identify a problem in all runs; the others are neutral."""
         return self.without(EXACTNESS)
 
-    def without(self, names: Collection[str]) -> Settings:
+    def without(self, names: Collection[str]) -> Self:
         """Return the settings with ``names`` neutral, so that cases that differ in these alone become equal."""
         return replace(self, **{name: getattr(NEUTRAL, name) for name in NAMES if name in names})
 
@@ -38,7 +36,7 @@ class Settings:
         return {name: value for name, value in vars(self).items() if value or name not in UNWRITTEN}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Settings:
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Parse a record written by ``to_record``. Raises one of UNREADABLE if it is malformed."""
         check(cls, record)
         return cls(**record)

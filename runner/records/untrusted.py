@@ -1,7 +1,5 @@
 """Read what a case, or the author of a run's folder, has written: it may have been made to harm its reader."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import IO, Any

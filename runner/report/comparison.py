@@ -1,7 +1,5 @@
 """A comparison of runs, or of the values of a field, as a table with notes, as text and as flat records."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

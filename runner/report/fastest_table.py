@@ -1,7 +1,5 @@
 """The table of ``show --fastest``: one line per problem."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writers of flat records: CSV, JSON and Parquet."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

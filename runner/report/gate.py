@@ -1,7 +1,5 @@
 """The decision of ``runner gate`` as text, for a terminal and for a pull request."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The history of a case drawn: lines of text with a plot of characters, flat records, and a chart for images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Charts as PNG and SVG files. Drawing them needs vl-convert: pip install 'kernel-runner[report]'."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from types import ModuleType

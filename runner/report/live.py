@@ -1,9 +1,8 @@
 """What a running grid shows: a live table and a progress bar on a terminal, one line per row elsewhere."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -50,7 +49,7 @@ class LiveReport:
         # Once a second: drawing takes some milliseconds of a core that a CPU case may need (logging_beside.py).
         self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._draw)
 
-    def __enter__(self) -> LiveReport:
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live.start()
         return self

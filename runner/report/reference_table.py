@@ -1,7 +1,5 @@
 """What differs between each implementation of a problem and a reference, by a profiler: from rows and kept files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command that runs one case of a past run again, from its record."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the terminal shows after a run: the table, summaries of profilers, notes and conclusions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 

@@ -1,7 +1,5 @@
 """One page that opens offline: conclusion, table, charts, profiles, environment, commands."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

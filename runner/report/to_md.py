@@ -1,7 +1,5 @@
 """The conclusion and the table in GitHub's Markdown."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 

@@ -4,8 +4,6 @@ Runs that were never logged are uploaded first; their folders do not change. Wit
 says what to do, and the exit code is 1.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from argparse import ArgumentParser, Namespace

@@ -1,7 +1,5 @@
 """The results of ``runner tune`` as text."""
 
-from __future__ import annotations
-
 import math
 from operator import itemgetter
 

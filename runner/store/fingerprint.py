@@ -5,8 +5,6 @@ syntax trees, so comments, docstrings and layout do not count; native sources, a
 0.1 s to parse, are compared by their bytes. No source is imported. The worker adds the files that the case then uses.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

@@ -12,8 +12,6 @@ the folder still has this file, with all that has been written to it.
     {"record": "stopped"}    the session ends in good order, with these cases in flight
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

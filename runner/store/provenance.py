@@ -1,7 +1,5 @@
 """Where code comes from: its repository, its commit, and whether its files differ from it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which rows of an earlier session still count, and why the other cases run again."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A resumed run goes on in its folder. A kill may come at any moment, so files are replaced as a whole, never rewritten.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

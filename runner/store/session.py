@@ -1,14 +1,12 @@
 """One process's share of a run: it begins the run's folder or resumes it, and records what happens."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -67,7 +65,7 @@ class Session:
             where = f"resume={plan.resume.of}" if plan.resume.of else f"output_dir={plan.output_dir}"
             raise BadInput(f"{where}: cannot write there: {error.strerror or error}") from None
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

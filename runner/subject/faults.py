@@ -1,7 +1,5 @@
 """Turn exceptions into statuses of a case."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Forward and backward of any function: outputs, gradients of inputs and of parameters of modules, and operations."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain

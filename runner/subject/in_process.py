@@ -5,8 +5,6 @@ time functions wait. CUPTI is used once per machine, for the time of an empty ke
 attached.
 """
 
-from __future__ import annotations
-
 import threading
 import traceback
 import warnings

@@ -1,7 +1,5 @@
 """Kernels that run as Python: by Triton's interpreter, or by Numba's simulator. What they cannot do is refused."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress

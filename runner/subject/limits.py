@@ -13,8 +13,6 @@ standard deviation of the draws around r, and u the unit roundoff of the output'
 All is computed by torch's own methods of tensors, since an implementation may replace functions of torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import inf, isfinite, sqrt
 

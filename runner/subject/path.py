@@ -3,8 +3,6 @@
 A ``Call`` comes in, and goes out with a reset of the inputs that it changes and with what judges its further outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

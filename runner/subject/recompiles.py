@@ -3,8 +3,6 @@
 Past the limit of compiled versions of a function, torch runs it eagerly for all other inputs, and only logs it once.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

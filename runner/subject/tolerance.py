@@ -4,8 +4,6 @@ The reference runs in float64, in its own types, and several times in float64 wi
 ``limits`` has the rule; ``benchmarks/subject/tolerance.py`` tries it on operations that it was not made with.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import re

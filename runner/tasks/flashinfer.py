@@ -6,8 +6,6 @@
 Axes that vary and scalars are fields. The lines are the set of shapes ``lines``; they may have a tolerance.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Read a task file of any format as a workload in one file: its syntax tree, without running it."""
 
-from __future__ import annotations
-
 import ast
 import glob
 import os

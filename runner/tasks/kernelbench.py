@@ -11,8 +11,6 @@ The sizes are constants of the module, and parameters with a default. An impleme
 which gets the weights of the model; a function of the model and the inputs; or, beside ``fn``, a function like it.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import itertools

@@ -7,8 +7,6 @@
 Keyword parameters of ``inputs`` and ``reference`` with literal defaults are the fields.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

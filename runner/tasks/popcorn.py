@@ -7,8 +7,6 @@
 ``tests`` and ``benchmarks`` are sets of shapes.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Collection
 from pathlib import Path

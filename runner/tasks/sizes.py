@@ -1,7 +1,5 @@
 """How large a workload in a file is, by its source. Nothing of it runs, so a plan needs neither torch nor trust."""
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Iterator, Mapping

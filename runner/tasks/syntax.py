@@ -1,7 +1,5 @@
 """What the source of a function, an assignment or an expression says, read without running it."""
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

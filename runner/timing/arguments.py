@@ -1,7 +1,5 @@
 """Arguments of a call: their tensors, the changes that a call makes to them, and their device."""
 
-from __future__ import annotations
-
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence

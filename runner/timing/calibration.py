@@ -3,8 +3,6 @@
 They are measured once per process, or taken over from an earlier process of the run: such offsets differ by 2 ns.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Capture a call in a CUDA graph, and inspect the graph."""
 
-from __future__ import annotations
-
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

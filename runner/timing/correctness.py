@@ -1,11 +1,9 @@
 """Compare outputs with a float64 reference."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, prod, sqrt
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -35,7 +33,7 @@ class CheckResult:
     unknown: str = ""  # why the check cannot tell right from wrong
     note: str = ""  # wrong outputs that the check would pass
 
-    def include(self, other: CheckResult) -> None:
+    def include(self, other: Self) -> None:
         """Take over the larger errors of ``other``, and whether it was compared."""
         self.max_abs_err = max(self.max_abs_err, other.max_abs_err)
         self.max_rel_err = max(self.max_rel_err, other.max_rel_err)

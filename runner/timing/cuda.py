@@ -1,7 +1,5 @@
 """The measurement of a call on an NVIDIA GPU by ``measure=benchmark``."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

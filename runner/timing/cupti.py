@@ -3,8 +3,6 @@
 CUPTI is used through ``torch.autograd.profiler``, since ``torch.profiler`` imports torch._dynamo, which takes 3.6 s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

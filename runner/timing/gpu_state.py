@@ -3,8 +3,6 @@
 The driver averages over a second, so its figures describe a case rather than a sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Base class of the instruments that time a call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Choice of the instrument that times a call on this GPU; CUDA events and the host's clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

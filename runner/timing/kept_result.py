@@ -1,7 +1,5 @@
 """Find calls that return a result that they have kept, instead of computing it."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Host times of a warm call on a GPU: of a single call, and of calls back to back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

@@ -5,8 +5,6 @@ its data sheet, and copies at 91 %. The measured peak is the rate of torch's sim
 products on this GPU, with the same pauses between calls as in any measurement.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """Nested values: what tuples, lists, mappings, modules and objects hold, each leaf with its path."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import sys

@@ -1,7 +1,5 @@
 """Peak memory of a call."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import accumulate

@@ -1,12 +1,10 @@
 """Preparation of each timed call: a reset of its inputs and an L2 flush; and buffer sets at different addresses."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -77,7 +75,7 @@ class BufferSets:
             for tensor, data in zip(self._inputs, originals, strict=True):
                 tensor.data = data
 
-    def first(self) -> BufferSets:
+    def first(self) -> Self:
         """Return a ``BufferSets`` of the inputs without copies, with the same memory pool."""
         alone = copy(self)
         alone._copies, alone._pools = [], self._pools[:1]

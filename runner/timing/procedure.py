@@ -1,7 +1,5 @@
 """The number of samples of a call, and paired rounds of several calls, for every instrument."""
 
-from __future__ import annotations
-
 import gc
 import math
 import random
@@ -10,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from ..records.case import Scalar
 from ..records.replaced import setting
 from . import clock as time
 from . import ranks
 from .call import Batches
+from .instrument import Instrument
 from .settings import TimingSettings
 from .statistics import (
     BATCHES,
@@ -34,9 +32,6 @@ from .statistics import (
     trimmed_mean,
     widest,
 )
-
-if TYPE_CHECKING:
-    from .instrument import Instrument
 
 STEADY_PCT = 2.0  # warm-up ends when two of its rounds agree within this
 LONGEST_WARMUP = 20  # times ``warmup_s``; after it, a call that is not steady is timed as it is

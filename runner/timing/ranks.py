@@ -5,8 +5,6 @@ follows from values that are equal on all ranks: samples are matched, and the cl
 A process alone agrees with itself, at no cost.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

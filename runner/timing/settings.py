@@ -1,7 +1,5 @@
 """Settings of a timer."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """SpotChecks: judge outputs of calls at random places among the timed ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random, SystemRandom
 

@@ -6,8 +6,6 @@ batches give 95 % (Law, *Simulation Modeling and Analysis*, ch. 9), if a batch i
 Otherwise coverage drops: to 60 % for 50 samples with an autocorrelation of 0.9.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Time covered by intervals, and the gaps between them, in the unit of their starts and ends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

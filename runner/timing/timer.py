@@ -1,7 +1,5 @@
 """Timer: settings that time calls on a CPU or a GPU. torch is imported when a call is timed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module

@@ -5,8 +5,6 @@ average out. For timestamps, which a kernel writes from ``%globaltimer``, it is 
 a multiprocessor in each sample.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Compute with torch's own methods of tensors, although a case may have replaced them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

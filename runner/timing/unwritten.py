@@ -1,7 +1,5 @@
 """Fill memory that a call may allocate, so that what it does not write of its outputs is not right by chance."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

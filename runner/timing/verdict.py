@@ -1,7 +1,5 @@
 """The verdict on a time: the gravest doubt about it, or "ok"."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

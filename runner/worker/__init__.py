@@ -1,7 +1,5 @@
 """Run cases in this process, one at a time, and compare the cases of a problem when all of them are done."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -10,8 +10,6 @@ by the host's clock, or an error, with exit code 1. For ``measure=by_hand`` it t
 For ``judge_anew`` it makes no call, and judges the outputs in a file.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

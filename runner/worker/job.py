@@ -1,7 +1,5 @@
 """Run a case: inputs → build → check against float64 → measure → row."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

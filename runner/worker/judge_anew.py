@@ -1,7 +1,5 @@
 """Judge outputs in a fresh process, after a case has changed what torch's operators compute in its own."""
 
-from __future__ import annotations
-
 import ctypes
 import pickle
 import tempfile

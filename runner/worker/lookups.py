@@ -3,8 +3,6 @@
 Functions are replaced and finders added only while it watches, so that nothing of it is left in a call that is timed.
 """
 
-from __future__ import annotations
-
 import builtins
 import functools
 import io

@@ -1,7 +1,5 @@
 """State that the cases of a problem share: inputs, expected outputs, and calls for the paired rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace

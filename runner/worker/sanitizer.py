@@ -1,7 +1,5 @@
 """Run compute-sanitizer on a case, for ``debug=sanitizer``."""
 
-from __future__ import annotations
-
 import re
 
 from ..device import tools

@@ -5,8 +5,6 @@ the parent requests their paired rounds. The channel is a separate socket, so th
 taken for a message.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import os

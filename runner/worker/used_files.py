@@ -5,8 +5,6 @@ which nothing opens. A module that an earlier case has imported opens no file ag
 of all files that were used while it was loaded.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -4,8 +4,6 @@ SASS is what runs, so it is preferred to PTX. Widths are widths of single instru
 accesses of neighboring threads. Bulk copies (TMA) have no width and are counted separately.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """The kernels of a call as a table, and their code as files."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

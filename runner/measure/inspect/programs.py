@@ -4,8 +4,6 @@ Triton's kernels are recorded where Triton launches them, kernels in CUDA C++ wh
 torch.compile are recorded when they run; their Triton kernels are in each graph's module, the code in Triton's cache.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping

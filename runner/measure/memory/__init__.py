@@ -3,8 +3,6 @@
 Held memory counts from the beginning of the call. On a CPU, memory from before the call that it frees does not count.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Memory of a call by its parts and by the lines of the source that allocate."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

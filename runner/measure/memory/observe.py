@@ -3,8 +3,6 @@
 On a GPU, torch's allocator can keep a history. On a CPU, it reports each allocation to the profiler.
 """
 
-from __future__ import annotations
-
 import gc
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """``measure=ncu``: hardware counters of each kernel of a call, by Nsight Compute."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ Messages of ncu, which begin with ``==``, may precede both. Units may be scaled 
 release obeys ``--print-units base``. A figure that the GPU does not have is empty, ``n/a`` or ``nan``.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re

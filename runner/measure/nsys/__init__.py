@@ -1,7 +1,5 @@
 """``measure=nsys``: the time line of a call, recorded by NVIDIA Nsight Systems."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tempfile

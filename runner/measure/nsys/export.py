@@ -1,7 +1,5 @@
 """Read a report of nsys, exported as SQLite, as events of the common time line."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """``measure=profile``: the operations and kernels of a call, by torch.profiler."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -3,8 +3,6 @@
 A box is as wide as the time spent in it and above it. To zoom, open ``stacks.txt`` in speedscope.
 """
 
-from __future__ import annotations
-
 import colorsys
 import re
 import zlib

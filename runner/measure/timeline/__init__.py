@@ -4,13 +4,11 @@ A kernel and the CUDA call that launched it have the same correlation number. Th
 inside the operation that made it, on the thread of that operation. This package does not import torch.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ...records.grouping import grouped
 from .. import CALL
@@ -37,10 +35,10 @@ class Event:
     shapes: str = ""  # ``64x128 128``: sizes of the tensors among the inputs of an operation
     node: int | None = None  # number of autograd's node that an operation makes, or whose backward it is
     is_backward: bool = False
-    parent: Event | None = None  # the innermost event around it on its thread
+    parent: Self | None = None  # the innermost event around it on its thread
     children_us: float = 0.0  # time of the events that it encloses directly
-    launch: Event | None = None  # the CUDA call that launched a kernel, copy or fill; None: not recorded
-    stack: tuple[Event, ...] = ()  # spans, operations and Python functions around it or its launch, outermost first
+    launch: Self | None = None  # the CUDA call that launched a kernel, copy or fill; None: not recorded
+    stack: tuple[Self, ...] = ()  # spans, operations and Python functions around it or its launch, outermost first
 
     @property
     def us(self) -> float:
@@ -52,7 +50,7 @@ class Event:
         """Duration in us, without the events that it encloses."""
         return max(0.0, self.us - self.children_us)
 
-    def ancestors(self) -> Iterator[Event]:
+    def ancestors(self) -> Iterator[Self]:
         """Yield the enclosing events on its thread, innermost first."""
         above = self.parent
         while above is not None:
@@ -60,7 +58,7 @@ class Event:
             above = above.parent
 
     @property
-    def op(self) -> Event | None:
+    def op(self) -> Self | None:
         """The innermost operation of torch in the stack; None for a launch from Python."""
         return next((event for event in reversed(self.stack) if event.kind == "op"), None)
 

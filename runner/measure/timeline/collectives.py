@@ -5,8 +5,6 @@ collective running, and computes nothing. Time lines of ranks are compared by th
 together.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from statistics import fmean

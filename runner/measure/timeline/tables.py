@@ -3,8 +3,6 @@
 Every number is a mean per call. Times are in microseconds.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from bisect import bisect_right

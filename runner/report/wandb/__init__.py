@@ -5,8 +5,6 @@ where no server can disturb it, and ``wandb sync`` uploads it. Nothing of W&B is
 API key nothing is recorded, unless the user asks for an offline run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Processes of the W&B client: recording and uploading."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import netrc

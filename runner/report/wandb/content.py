@@ -1,7 +1,5 @@
 """What W&B shows of a run, computed from its rows. Nothing here needs W&B."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product

@@ -5,8 +5,6 @@
 Without W&B, ``runner.report.wandb.content`` computes what is shown.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

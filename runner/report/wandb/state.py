@@ -1,10 +1,9 @@
 """What W&B has of a run: its names there, and wandb.json in the run's folder."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 from urllib.parse import unquote
 
 from ...device.files import no_link, replace_file
@@ -32,7 +31,7 @@ class Address:
     url: str
 
     @classmethod
-    def of(cls, url: str) -> Address | None:
+    def of(cls, url: str) -> Self | None:
         """Return the address in ``https://server/entity/project/runs/id``; None if ``url`` is none."""
         parts = url.rstrip("/").split("/")
         if len(parts) < 7 or parts[-2] != "runs":

@@ -3,8 +3,6 @@
 python -m runner.report.wandb.workspace <Request as JSON> <file for the outcome>
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

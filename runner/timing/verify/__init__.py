@@ -1,7 +1,5 @@
 """Self-tests of the timings on this machine, on calls with a known result."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence

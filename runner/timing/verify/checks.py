@@ -1,7 +1,5 @@
 """Parts that the self-tests of a CPU and of a GPU share: results, settings, pairs of calls, fresh processes."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import time

@@ -1,7 +1,5 @@
 """The checks on a CPU: loops of known length, equal calls, slowdowns and separate times."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The checks on a GPU: kernels of known length, timestamps against CUPTI, equal calls, slowdowns, L2 and zeros."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
