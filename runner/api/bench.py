@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..findings.lines import Line
+from ..findings.notes import footnotes, row_notes
 from ..findings.run import Run
 from ..measure.columns import column_of, known_columns
 from ..records.case import BENCH, Choice, Scalar
@@ -29,14 +30,16 @@ from ..records.paired_rounds import PairedRounds as Rounds
 from ..records.plain_text import encodable
 from ..records.plan import OUTPUTS, Plan
 from ..records.row import Row
+from ..report.case_table import case_table
+from ..report.table import Table, html_of, markdown_of, text_of
+from .frame import frame
 from .rows import Rows, scalar
+from .saved import save
 
 if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
     from pandas import DataFrame
-
-    from ..report.table import Table
 
 Function = Callable[..., Any]
 WIDTH = 200  # characters of a table, where no terminal says how wide it is
@@ -283,8 +286,6 @@ class Timing:
 
     def save(self, name: str = "bench", output_dir: str | Path = OUTPUTS) -> Path:
         """Write it as a run of one case, as ``Comparison.save`` does, and return the folder."""
-        from .saved import save
-
         return save(run_of([] if self.row is None else [self.row]), name, output_dir)
 
     def __repr__(self) -> str:
@@ -294,8 +295,6 @@ class Timing:
         return _encodable(f"{self.name}: {time}{f' ({more})' if more else ''} on {self.device}, {said}")
 
     def _repr_html_(self) -> str:
-        from ..report.table import Table, html_of
-
         rows = [*self._figures(), ("device", self.device), ("verdict", self.verdict)]
         rows += [(name, text) for name, text in (("reason", self.reason), ("note", self.note)) if text]
         return html_of(Table(self.name, [], [("", rows)]))
@@ -384,15 +383,11 @@ class Comparison(Sequence[Compared]):
         return iter(self._found)
 
     def __repr__(self) -> str:
-        from ..report.table import text_of
-
         width = shutil.get_terminal_size((WIDTH, 24)).columns
         table = replace(self._table(), title=self.run.heading(self.run.rows, width))
         return _encodable(text_of(table, width).removesuffix("\n"))
 
     def _notes(self) -> list[str]:
-        from ..findings.notes import footnotes, row_notes
-
         names = self.run.names
         found = [*footnotes(self.lines, names), *row_notes([line.row for line in self.lines], names)]
         said = dict.fromkeys(str(line.row.metrics.get("tolerance") or "") for line in self.lines)
@@ -405,19 +400,13 @@ class Comparison(Sequence[Compared]):
         return found
 
     def _repr_html_(self) -> str:
-        from ..report.table import html_of
-
         return html_of(self._table())
 
     def markdown(self) -> str:
         """Return the table in GitHub's Markdown."""
-        from ..report.table import markdown_of
-
         return markdown_of(self._table())
 
     def _table(self) -> Table:
-        from ..report.case_table import case_table
-
         return replace(case_table(self.run, self.lines), notes=self._notes())
 
     def save(self, name: str = "bench", output_dir: str | Path = OUTPUTS) -> Path:
@@ -437,14 +426,10 @@ class Comparison(Sequence[Compared]):
             OSError: the folder cannot be written.
 
         """
-        from .saved import save
-
         return save(self.run, name, output_dir)
 
     def frame(self) -> DataFrame:
         """Return a pandas DataFrame: a line for each function and size, with the columns of docs/columns.md."""
-        from .frame import frame
-
         return frame(self.lines)
 
     def plot(self, ax: Axes | None = None) -> Axes:
