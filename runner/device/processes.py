@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from .files import text_in
@@ -24,18 +24,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "MPLBACKEND": "Agg"}
 
 
-def output(command: Sequence[str], limit_s: float = 20.0, variables: Mapping[str, str] | None = None) -> str | None:
-    """Return the output of ``command``; None if it cannot be started, fails, or is killed at ``limit_s``.
-
-    ``variables`` are added to its environment.
-    """
+def output(command: Sequence[str], limit_s: float = 20.0) -> str | None:
+    """Return the output of ``command``; None if it cannot be started, fails, or is killed at ``limit_s``."""
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**environment(), **(variables or {})},
+            env=environment(),
             start_new_session=True,
         )
     except OSError:

@@ -10,7 +10,7 @@ from ..records.figures import finite, times
 from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
 from ..timing import statistics
-from ..timing.statistics import FLOORS, T_975, Ratio, pair_floors, shared_us
+from ..timing.statistics import FLOORS, NO_FLOOR, T_975, Ratio, pair_floors, shared_us
 from ..timing.verdict import GRAVITY
 from .replicas import halves, merge_replicas, with_time
 from .validity import certain, gravity_of
@@ -89,7 +89,8 @@ def time_in_rounds(replicas: Sequence[Row], compared: Mapping[str, PairedRounds]
         rounds, key = compared.get(row.case.key), row.case.key
         if rounds is None or len(rounds.batches_us) < 2 or row.time_us is None or min(rounds.batches_us[key]) <= 0:
             return None
-        found.append(statistics.time_in_rounds(rounds.batches_us[key], FLOORS[rounds.instruments[key]]))
+        batches_us, floors = rounds.batches_us[key], (FLOORS[rounds.instruments[key]], NO_FLOOR)
+        found.append(statistics.paired(batches_us, [1.0] * len(batches_us), floors))
     return statistics.pooled(found)
 
 

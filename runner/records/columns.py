@@ -53,18 +53,14 @@ class Column:
         return FORMS[self.form](value, self) if is_number(value) else figure(value)
 
 
-def _error(value: float, _: Column) -> str:
-    """Return an error relative to its tolerance. How far it is below a thousandth does not matter."""
-    return "<0.001" if 0 < value < 0.001 else figure(value, digits=3)
-
-
 FORMS: Mapping[Form, Callable[[Any, Column], str]] = {
     "": lambda value, column: figure(value, column.unit),
     "short": lambda value, column: figure(value, column.unit, digits=3),
     "interval": lambda value, _: interval(value),
     "share": lambda value, _: f"{value:.0f} %",
     "factor": lambda value, _: factor(value),
-    "error": _error,
+    # Relative to its tolerance: how far it is below a thousandth does not matter.
+    "error": lambda value, _: "<0.001" if 0 < value < 0.001 else figure(value, digits=3),
     "rate": lambda value, column: figure(value, column.unit, digits=3).removesuffix(column.title).rstrip(),
 }
 

@@ -200,17 +200,6 @@ def paired(
     return Ratio(fmean(logs), math.hypot(sampling, systematic), freedom, paired=True, systematic=systematic)
 
 
-def time_in_rounds(batches_us: Sequence[float], floor: Floor) -> Ratio:
-    """Return the geometric mean of batch means in us, which are above 0, as a ratio to 1 us.
-
-    The ratio of two such times of the same rounds is that of ``paired``.
-    """
-    logs, sampling = _logs(batches_us, [1.0] * len(batches_us))
-    log, freedom = fmean(logs), len(logs) - 1
-    systematic = floor.widen(0.0, math.exp(log)) / math.exp(log)
-    return Ratio(log, math.hypot(sampling, systematic), freedom, paired=True, systematic=systematic)
-
-
 def widest(means: Sequence[Sequence[float]]) -> float:
     """Return the largest half-width from sampling of all ratios of two calls, from the batch means of each call.
 
