@@ -10,8 +10,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from runner.records.case import Choice
-from runner.records.schema import build
-from runner.subject.operation import workload_class
+from runner.subject.operation import workload_of
 from runner.tasks import own_file
 
 USUAL = {"dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
@@ -20,8 +19,7 @@ LEAST = 2  # of a size
 
 def operation(path: str, fields: Mapping[str, Any]) -> Any:
     """Return the operation of the task in the file ``path`` with these sizes."""
-    choice = Choice(path, {"path": path, **USUAL, **fields})
-    return build(workload_class(choice), choice.fields, "workload")
+    return workload_of(Choice(path, {"path": path, **USUAL, **fields}))
 
 
 def smaller(file: own_file.OwnFile, limit: int) -> dict[str, Any]:

@@ -21,10 +21,8 @@ from ..records.bad_input import BadInput
 from ..records.case import Choice
 from ..records.figures import as_words, figure
 from ..records.plain_text import shortened
-from ..records.schema import build
 from ..report.console import console
 from ..report.table import Table, text_of
-from ..subject.operation import OwnOperation, workload_class
 from ..tasks import formats, own_file
 from ._parser import Parser
 
@@ -85,6 +83,7 @@ def _answer(device: str, memory: str, *paths: str) -> None:
 def _row(path: str, device: str, memory: int) -> list[str]:
     """Return the line of a task on a device that has ``memory`` bytes."""
     from ..subject.faults import classify
+    from ..subject.operation import workload_of
 
     file = own_file.read(path, strict=False)
     reason = file.refused
@@ -93,19 +92,14 @@ def _row(path: str, device: str, memory: int) -> list[str]:
     line = [path, file.format, "", "", "", shortened(" ".join(as_words(file.fields)), LONGEST), reason]
     if reason:
         return line
+    usual = {"path": path, "dtype": file.dtype, "tf32": False, "pass": "fwd", "layout": "contiguous"}
     try:
-        amounts = _workload(file).needed(device)
+        amounts = workload_of(Choice(path, {**usual, **file.fields})).needed(device)
     except (Exception, SystemExit) as error:
         fault = classify(error, "inputs")
         return [*line[:-1], fault.reason if fault.status == "unsupported" else ""]
     reason = f"needs {figure(sum(amounts), 'byte')} of {figure(memory, 'byte')}; give smaller sizes"
     return [*line[:2], *(figure(amount, "byte") for amount in amounts), line[5], reason * (sum(amounts) > memory)]
-
-
-def _workload(file: own_file.OwnFile) -> OwnOperation:
-    usual = {"path": file.path, "dtype": file.dtype, "tf32": False, "pass": "fwd", "layout": "contiguous"}
-    choice = Choice(file.path, {**usual, **file.fields})
-    return build(workload_class(choice), choice.fields, "workload")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ..records.options import option_class
 from ..records.plan import NAME, NAME_RULE, Plan, Resume
 from ..records.schema import UNREADABLE, OneLine, build, rules_of, to_fields
 from ..records.settings import NAMES, Settings
-from ..subject.operation import bound_to, workload_class
+from ..subject.own_workload import bound_to, workload_class
 
 AXES = ("axes", "pairs", "one_at_a_time", "on_cpu")  # what an experiment sweeps
 # They have no single value.

@@ -15,7 +15,7 @@ from ..models.workload import ITEMSIZE
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
 from ..records.schema import build
-from ..subject.operation import OwnOperation, workload_class
+from ..subject.own_workload import OwnWorkload, workload_class
 from ..tasks import sizes
 
 CPU = "cpu"
@@ -114,7 +114,7 @@ def _defined(case: CaseRecord) -> Definition | None:
         made: Any = build(workload_class(case.workload), fields, case.workload.name)
     except (BadInput, LookupError):  # the file is gone, or the row is of another version
         return None
-    if not isinstance(made, OwnOperation):
+    if not isinstance(made, OwnWorkload):
         moved = made.bytes_min()
         numbers = moved / ITEMSIZE[made.dtype]
         return Definition(made.flops(), moved, numbers, getattr(made, "outputs", numbers / 2), own=False)

@@ -1,47 +1,39 @@
-"""OwnOperation: a workload in a file of the user's, as the worker runs it. Methods import torch when they need it."""
-
-from __future__ import annotations
+"""OwnOperation: a workload in a file of the user's, as the worker runs it."""
 
 import inspect
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, make_dataclass
-from functools import cached_property, lru_cache, partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..kernels.unsupported import Unsupported
 from ..models.automatic import Automatic
-from ..models.layout import Layout, laid_out
-from ..models.workload import Size, options_for
+from ..models.layout import laid_out
+from ..models.training import let_backward_reuse_buffers
+from ..models.workload import options_for
 from ..records.case import Choice, Scalar
 from ..records.figures import as_typed
-from ..records.options import option_class
-from ..records.schema import RANKED
+from ..records.schema import RANKED, build
 from ..tasks import own_file
-from ..tasks.own_file import DType, OwnFile, Pass
+from ..timing import ranks
 from ..timing.call import Call, Work
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from ..timing.correctness import CheckResult, Outputs
+from ..timing.correctness import CheckResult, Outputs
+from ..timing.nested import cloned, mapped, returned, tensors
+from .faults import classify
+from .gradients import Gradients, GradientsAlone, RecurrentByShape, WithGradients, flops
+from .own_workload import OwnWorkload, workload_class
 
 OWN_WEIGHTS = "from the same seed"  # in the column ``weights``
 DRAWS = 3  # float64 outputs that are kept to find the tolerance: the value, and sums over the draws
-
-
-def workload_class(choice: Choice) -> type:
-    """Return the class of a workload: that of models/<name>.py, or one made for the file at the field ``path``.
-
-    Raises LookupError if there is no such model, BadInput if there is no such file.
-    """
-    path = choice.fields.get("path")
-    return option_class("models", choice.name) if path is None else class_of(own_file.read(str(path), strict=False))
 
 
 def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Outputs:
@@ -54,48 +46,9 @@ def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool =
     return Judge(workload.outputs_of, inputs, tf32=workload.tf32, quick=quick, computed=computed, how=how, names=names)
 
 
-@lru_cache(maxsize=256)
-def _class_of(path: str, fields: tuple[tuple[str, type, Any], ...]) -> type:
-    return make_dataclass(
-        "OwnWorkload",
-        [(name, kind, field(default=default)) for name, kind, default in fields],
-        bases=(OwnOperation,),
-        frozen=True,
-        kw_only=True,
-    )
-
-
-def class_of(file: OwnFile) -> type:
-    """Return the class of the workload in ``file``, whose fields are those of the file."""
-    kinds = tuple((name, _rule(name, value, file), value) for name, value in file.fields.items())
-    return _class_of(file.path, kinds)
-
-
-def _rule(name: str, value: Any, file: OwnFile) -> Any:
-    """Return the type of a field, by its default and its annotation."""
-    if name == "ranks":
-        return Size
-    if words := file.words.get(name):
-        return Literal[words]
-    if isinstance(value, tuple | list):
-        return tuple[type(value[0]) if value else int, ...]  # type: ignore[misc]
-    return type(value)
-
-
 @dataclass(frozen=True, kw_only=True)
-class OwnOperation:
-    """A function of its inputs, in a file. Subclasses have the fields of the file."""
-
-    path: str  # of the file
-    dtype: DType | None  # type of floating inputs; None: as ``inputs`` makes them
-    tf32: bool  # may float32 products run on tensor cores?
-    pass_: Pass  # forward, gradients of every input alone, or both
-    layout: Layout  # how floating inputs and upstream gradients lie in memory
-
-    @cached_property
-    def file(self) -> OwnFile:
-        """What the file declares."""
-        return own_file.read(self.path, strict=False)
+class OwnOperation(OwnWorkload):
+    """One whose inputs can be drawn, and whose functions can be called and checked."""
 
     @cached_property
     def module(self) -> ModuleType:
@@ -119,8 +72,6 @@ class OwnOperation:
 
         Calls use the tensors of the first time. A further time, the same numbers are returned in new tensors.
         """
-        from ..timing.nested import tensors
-
         args, kwargs = self.draw(device, seed)
         drawn = tuple(tensors((args, kwargs)))
         self.__dict__.setdefault("arguments", (args, kwargs))
@@ -133,10 +84,6 @@ class OwnOperation:
         Each rank has its own seed, so that none is right without the inputs of the others. If ``inputs`` names
         ``rank`` or ``world_size``, all ranks have the same seed, and the file decides what they share.
         """
-        import torch
-
-        from ..timing.nested import mapped, tensors
-
         seed += 0 if {*RANKED} & {*self.file.filled} else self.place.get("rank", 0)
         given = {name: getattr(self, name) for name in self.file.of_inputs}
         filled: dict[str, Any] = {"device": device, "seed": seed}
@@ -162,8 +109,6 @@ class OwnOperation:
 
     def _cast(self) -> torch.dtype | None:
         """Return the type to cast floating inputs to; None if ``inputs`` makes them in it."""
-        import torch
-
         return getattr(torch, self.dtype) if self.dtype and "dtype" not in self.file.filled else None
 
     def _placed(self, device: str, tensor: Tensor) -> Tensor:
@@ -177,14 +122,8 @@ class OwnOperation:
     @property
     def place(self) -> dict[str, int]:
         """The rank of this process and the number of ranks, for functions that name them; {} without ranks."""
-        from ..timing import ranks
-
         here = ranks.current
         return {"rank": here.rank, "world_size": here.count} if "ranks" in self.file.fields else {}
-
-    def options(self) -> Mapping[str, object]:
-        """Return the keyword arguments of ``reference``, which an implementation gets if it names them."""
-        return {name: getattr(self, name) for name in self.file.of_reference}
 
     def call(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:
         """Bind ``function`` to the inputs.
@@ -209,9 +148,6 @@ class OwnOperation:
         bound = partial(function, **options)
         if self.pass_ == "fwd":
             return Call(run=partial(bound, *args, **kwargs), arguments=given, columns=columns)
-        from ..models.training import let_backward_reuse_buffers
-        from .gradients import Gradients, GradientsAlone
-
         let_backward_reuse_buffers(self.pass_ != "bwd")
         is_bwd = self.pass_ == "bwd"
         run = (GradientsAlone if is_bwd else Gradients)(bound, args, kwargs, self.layout)
@@ -246,13 +182,9 @@ class OwnOperation:
         args, kwargs = self.__dict__["arguments"]
         is_public = hasattr(self.module.reference, "of_module")  # public tasks compare what is returned
         if "check" in self.file.parts:
-            from ..timing.nested import cloned
-
             return FileCheck(self._check, self.reference, cloned((args, kwargs)), in_place=not is_public)
         reference = self.reference
         if self.pass_ != "fwd":
-            from .gradients import WithGradients
-
             reference = WithGradients(reference, outputs=self.pass_ == "fwd_bwd")
         words: dict[str, Any] = {"atol": self.file.atol, "rtol": self.file.rtol}
         if "tolerance" in self.file.parts:
@@ -282,9 +214,6 @@ class OwnOperation:
         """
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        from ..timing.nested import tensors
-        from .gradients import RecurrentByShape
-
         with FakeTensorMode(allow_non_fake_inputs=True), RecurrentByShape():
             args, kwargs = self.draw(device, 0)
             returned = self.reference(*args, **kwargs)
@@ -295,8 +224,6 @@ class OwnOperation:
     def _flops(self) -> int:
         if "flops" in self.file.parts:
             return int(self.module.flops(**options_for(self.module.flops, self._fields())))
-        from .gradients import flops
-
         args, kwargs = self.__dict__["arguments"]
         return flops(self.reference, args, kwargs, self.pass_)
 
@@ -311,6 +238,11 @@ class OwnOperation:
 
     def _fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.file.fields} | {"dtype": self.dtype, **self.place}
+
+
+def workload_of(choice: Choice) -> Any:
+    """Return the workload of ``choice``. Raises LookupError, BadInput."""
+    return build(workload_class(choice, OwnOperation), choice.fields, choice.name)
 
 
 @dataclass(frozen=True)
@@ -328,11 +260,6 @@ class FileCheck:
         A failed assertion means wrong. So does another exception, unless the outputs of the reference raise one too.
         Raises TypeError if the function returns neither None nor text: a bool may mean right or wrong.
         """
-        from ..timing import ranks
-        from ..timing.correctness import CheckResult
-        from ..timing.nested import cloned, returned
-        from .faults import classify
-
         given = returned(outputs, changed if self.in_place else None)
         try:
             reason = self._said(given)
@@ -353,15 +280,11 @@ class FileCheck:
         return CheckResult(compared=False, tolerance=["by check() of the file"], reason=reason or "")
 
     def _said(self, outputs: Any) -> object:
-        from ..timing.nested import cloned
-
         args, kwargs = cloned(self.arguments)
         return self.function((*args, *kwargs.values()), outputs)
 
     def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
         """Call the function with the tensor, or with a tuple of several tensors."""
-        from ..timing.nested import tensors
-
         plain = tuple(tensors(outputs))
         return self.check(plain[0] if len(plain) == 1 else plain)
 
@@ -371,8 +294,6 @@ def copy_weights(model: torch.nn.Module, other: torch.nn.Module) -> str:
 
     Return the column ``weights``; "" if neither has any.
     """
-    import torch
-
     states = (module.state_dict(keep_vars=True) for module in (model, other))
     weights, others = ({name: x for name, x in state.items() if isinstance(x, torch.Tensor)} for state in states)
     if {name: weight.shape for name, weight in weights.items()} != {name: x.shape for name, x in others.items()}:
@@ -398,10 +319,6 @@ def _check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
 @contextmanager
 def _seeds(device: str, seed: int) -> Iterator[None]:
     """Seed the generators of torch, numpy and ``random``, make tensors on ``device``, and restore all of it."""
-    import random
-
-    import torch
-
     from ..implementations.scripts import generators_restored
 
     with suppress(ImportError):  # without numpy, the file does not use it
@@ -414,19 +331,3 @@ def _seeds(device: str, seed: int) -> Iterator[None]:
         if "numpy.random" in sys.modules:
             numpy.random.seed(seed % 2**32)
         yield
-
-
-def bound_to(workload: Mapping[str, Any], impl: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the implementation ``impl`` of a config as its workload means it, if that is a file.
-
-    A name without a path is a function of that file. A wrapper wraps ``reference`` unless it names another function.
-    """
-    path = workload.get("path")
-    if path is None:
-        return impl
-    functions = own_file.read(str(path), strict=False).implementations
-    if impl.get("name") in functions or (impl.get("path", "") is None and impl.get("name") != "file"):
-        return {"args": {}, "rev": None, **impl, "path": f"{path}:{impl['name']}"}
-    if "of" in impl and ":" not in str(impl["of"]):
-        return {**impl, "of": f"{path}:{impl['of'] if impl['of'] in functions else 'reference'}"}
-    return impl

@@ -17,7 +17,7 @@ from ..records.options import option_class
 from ..records.paired_rounds import PairedRounds
 from ..records.replaced import setting
 from ..records.schema import build
-from ..subject.operation import expected_outputs, workload_class
+from ..subject.operation import expected_outputs, workload_of
 from ..subject.path import TimedCall, on_same_inputs
 from ..timing import ranks
 from ..timing.call import Call
@@ -41,8 +41,7 @@ class ProblemState:
     @cached_property
     def workload(self) -> Workload:
         """The workload of the cases."""
-        choice = self._case.workload
-        workload: Workload = build(workload_class(choice), choice.fields, choice.name)
+        workload: Workload = workload_of(self._case.workload)
         place: dict[str, Any] = {"rank": ranks.current.rank, "world_size": ranks.current.count}
         return replace(workload, **{name: value for name, value in place.items() if name in vars(workload)})
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from runner.kernels.unsupported import Unsupported
-from runner.subject.operation import class_of
+from runner.subject.operation import OwnOperation
+from runner.subject.own_workload import class_of
 from runner.subject.path import checked, first_calls
 from runner.subject.tolerance import Judge
 from runner.tasks import own_file
@@ -42,7 +43,7 @@ def operation(tmp_path):
         path = tmp_path / "mine.py"
         path.write_text(text)
         file = own_file.read(str(path))
-        return class_of(file)(**{"path": str(path), **SETTINGS, **changes})
+        return class_of(file, OwnOperation)(**{"path": str(path), **SETTINGS, **changes})
 
     return make
 

@@ -10,8 +10,7 @@ import torch
 from runner.implementations import as_function
 from runner.records.bad_input import BadInput
 from runner.records.case import Choice
-from runner.records.schema import build
-from runner.subject.operation import workload_class
+from runner.subject.operation import workload_of
 from runner.tasks import own_file
 
 REFERENCE = """import torch
@@ -60,7 +59,7 @@ def write(tmp_path):
 def workload(path, **fields):
     file = own_file.read(path)
     given = {"path": path, **file.fields, "dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
-    return build(workload_class(Choice("twice.json", given)), given | fields, "workload")
+    return workload_of(Choice("twice.json", given | fields))
 
 
 @pytest.mark.parametrize("where", ["workload.jsonl", "../../workloads/kind/twice.jsonl"])

@@ -11,8 +11,7 @@ import torch
 from runner.implementations import as_function
 from runner.records.bad_input import BadInput
 from runner.records.case import Choice
-from runner.records.schema import build
-from runner.subject.operation import workload_class
+from runner.subject.operation import workload_of
 from runner.subject.path import checked, first_calls
 from runner.tasks import formats, own_file
 from runner.timing.arguments import Inputs
@@ -72,7 +71,7 @@ def write(tmp_path):
 def workload(path, **fields):
     file = own_file.read(path)
     given = {"path": path, **file.fields, "dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
-    return build(workload_class(Choice("task.py", given)), given | fields, "workload")
+    return workload_of(Choice("task.py", given | fields))
 
 
 def test_constants_that_functions_read_are_fields(write):

@@ -8,8 +8,7 @@ import torch
 from runner.implementations import loader
 from runner.records.bad_input import BadInput
 from runner.records.case import Choice
-from runner.records.schema import build
-from runner.subject.operation import workload_class
+from runner.subject.operation import workload_of
 from runner.tasks import formats, own_file
 
 YAML = """
@@ -65,7 +64,7 @@ def task(tmp_path):
 def workload(path, **fields):
     file = own_file.read(str(path))
     given = {"path": str(path), **file.fields, "dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
-    return build(workload_class(Choice("twice.task", given)), given | fields, "workload")
+    return workload_of(Choice("twice.task", given | fields))
 
 
 def test_cases_are_fields_and_sets_of_shapes(task):
