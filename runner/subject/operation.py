@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..implementations import loader
+from ..implementations.scripts import generators_restored
 from ..kernels.unsupported import Unsupported
 from ..models.automatic import Automatic
 from ..models.layout import laid_out
@@ -31,6 +33,7 @@ from ..timing.nested import cloned, mapped, returned, tensors
 from .faults import classify
 from .gradients import Gradients, GradientsAlone, RecurrentByShape, WithGradients, flops
 from .own_workload import OwnWorkload, workload_class
+from .tolerance import Judge
 
 OWN_WEIGHTS = "from the same seed"  # in the column ``weights``
 DRAWS = 3  # float64 outputs that are kept to find the tolerance: the value, and sums over the draws
@@ -40,8 +43,6 @@ def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool =
     """Return the judge of the outputs of a workload of any kind; ``quick`` saves time if the tolerance is estimated."""
     if not isinstance(workload, Automatic):
         return workload.expected_outputs(inputs, quick=quick)  # type: ignore[no-any-return]
-    from .tolerance import Judge
-
     computed, how, names = workload.computed, workload.how, workload.names
     return Judge(workload.outputs_of, inputs, tf32=workload.tf32, quick=quick, computed=computed, how=how, names=names)
 
@@ -56,8 +57,6 @@ class OwnOperation(OwnWorkload):
 
         Raises Unsupported if it is no workload.
         """
-        from ..implementations import loader
-
         if self.file.refused:
             raise Unsupported(self.file.refused)
         before = {*loader.loaded()}
@@ -175,9 +174,6 @@ class OwnOperation(OwnWorkload):
 
     def expected_outputs(self, inputs: Sequence[Tensor], *, quick: bool = False) -> Outputs:
         """Return the judge of the outputs of an implementation; ``quick``: by half of the runs of the reference."""
-        from ..implementations import loader
-        from .tolerance import Judge
-
         loader.restore_functions()
         args, kwargs = self.__dict__["arguments"]
         is_public = hasattr(self.module.reference, "of_module")  # public tasks compare what is returned
@@ -196,8 +192,6 @@ class OwnOperation(OwnWorkload):
 
     def _check(self, inputs: Any, outputs: Any) -> object:
         """Call ``check`` of the file, although an implementation may have replaced what it imports."""
-        from ..implementations import loader
-
         loader.restore_functions()
         return self.module.check(inputs, outputs)
 
@@ -319,8 +313,6 @@ def _check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
 @contextmanager
 def _seeds(device: str, seed: int) -> Iterator[None]:
     """Seed the generators of torch, numpy and ``random``, make tensors on ``device``, and restore all of it."""
-    from ..implementations.scripts import generators_restored
-
     with suppress(ImportError):  # without numpy, the file does not use it
         import numpy.random
     if device == "cuda":
