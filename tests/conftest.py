@@ -46,6 +46,7 @@ preloaded.install()  # commands of the runner are forked from one process that h
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
 SHARING = ("test_compiled_cuda_softmax.py", "test_over_ranks.py")  # their tests share what they compile or start
 INTERPRETED = "test_under_the_interpreter.py"  # each of its tests runs a minute of others
+SMALL = ("implementations", "kernels", "models", "subject")  # folders whose tests compute on tensors of some kilobytes
 
 Make = Callable[..., "tuple[Workload, tuple[Tensor, ...]]"]
 Judge = Callable[[Any, "Sequence[Tensor]"], float]
@@ -81,6 +82,18 @@ def _seeded() -> None:
     import torch
 
     torch.manual_seed(int(os.environ.get("SEED", "0")))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread(request: pytest.FixtureRequest) -> Generator[None, object, None]:
+    """Compute on one thread in the folders of SMALL: threads that wait for each other took a third of the time."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if request.path.parent.name in SMALL:
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

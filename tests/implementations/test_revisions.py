@@ -301,13 +301,16 @@ def test_no_hook_filter_or_monitor_of_the_repository_is_run(repository, tmp_path
     assert ran == ({"ran-smudge", "ran-clean"} if of_user else set())
 
 
-def test_files_that_were_deleted_from_the_cache_are_written_again(repository, cache):
+def test_files_that_were_deleted_from_the_cache_are_written_again(repository, cache, tmp_path):
     (choice,) = impls(repository, "impl.rev=HEAD~1")
     shutil.rmtree(cache)
-    code = f"from runner import implementations as i; from runner.records.case import Choice as C; \
-print(i.build(C('file', {dict(choice.fields)!r})).load('gelu')(1))"
+    script = tmp_path / "again.py"
+    script.write_text(
+        "from runner import implementations as i\nfrom runner.records.case import Choice as C\n"
+        f"print(i.build(C('file', {dict(choice.fields)!r})).load('gelu')(1))\n"
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    assert subprocess.check_output([sys.executable, "-c", code], text=True, env=environment) == "2\n"
+    assert subprocess.check_output([sys.executable, script], text=True, env=environment) == "2\n"
 
 
 def test_a_row_of_a_revision_is_out_of_date_only_if_its_commit_changes(repository, case):

@@ -53,13 +53,14 @@ def test_wrong_arithmetic_is_wrong(make, error, dtype, wrong, pass_):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kernel", ["naive", "online", "math", "flash"])
 @pytest.mark.parametrize("seed", [0, 3])
-def test_honest_gradients_of_a_single_query_are_right(make, error, dtype, kernel, seed):
+def test_honest_gradients_of_a_single_query_are_right(make, error, dtype, seed):
     fields = FIELDS | {"heads": 8, "kv_heads": 8, "length": 1, "kv_length": 4096}
     workload, _ = make("attention", dtype=dtype, pass_="bwd", **fields)
     inputs = workload.draw_inputs("cpu", seed)
-    assert error(workload.reference(*inputs), workload.call(attention_of(kernel), inputs).run()) < 1
+    expected = workload.reference(*inputs)
+    for kernel in ("naive", "online", "math", "flash"):
+        assert error(expected, workload.call(attention_of(kernel), inputs).run()) < 1, kernel
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

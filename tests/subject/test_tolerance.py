@@ -855,7 +855,6 @@ def naive_layer_norm(x):
     return (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, correction=0) + 1e-5)
 
 
-@pytest.mark.parametrize("seed", [0, 4, 5, 7])
 @pytest.mark.parametrize(
     ("formula", "function"),
     [
@@ -868,8 +867,7 @@ def naive_layer_norm(x):
         (lambda x: 1 - torch.erf(x), torch.erfc),
     ],
 )
-def test_a_function_of_torch_is_right_by_its_formula(formula, function, seed):
-    torch.manual_seed(seed)
+def test_a_function_of_torch_is_right_by_its_formula(formula, function):
     x = torch.randn(256, 1024)
     assert Judge(formula, (x,)).check(function(x)).reason == ""
 
