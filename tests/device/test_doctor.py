@@ -95,6 +95,7 @@ def test_other_libraries_are_one_line_with_the_extras_of_those_that_are_missing(
     for package, extra in {"orjson": "one", "no-such-a": "two", "no-such-b": "three"}.items():
         (tmp_path / "gelu" / f"{extra}.py").write_text(f'with needs("{package}", extra="{extra}"):\n    pass\n')
     monkeypatch.setattr(doctor, "KERNELS", tmp_path)
+    monkeypatch.setattr(doctor, "ASK_TORCH", NO_TORCH)
     found = by_name(doctor.check_software())["other libraries"]
     assert found.text.startswith("orjson 3.")
     assert found.advice == "pip install -e '.[two,three]' in the checkout, for impl=two,three"

@@ -38,7 +38,8 @@ MODULES = {
         *(ROOT / "runner" / "models").rglob("*.py"),
     ]
 }
-DOTTED = re.compile(r"(?:kernel_)?(runner(\.\w+)+)")
+DOTTED = re.compile(r"""["'](?:kernel_)?(runner(?:\.\w+)+)["']""")  # a string that names a module
+STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the parts of a node that hold statements
 
 
 @cache
@@ -47,27 +48,25 @@ def tree_of(name: str) -> ast.Module:
     return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
-def imported(name: str, *, at_top: bool = False, typed: bool = True) -> Iterator[str]:
-    """Yield the modules that ``name`` imports or names in a string; ``at_top``: those that importing it imports.
+@cache
+def imported(name: str, *, at_top: bool = False, typed: bool = True) -> tuple[str, ...]:
+    """The modules that ``name`` imports or names in a string; ``at_top``: those that importing it imports.
 
     Without ``typed``, imports for types alone, which never run, are left out.
     """
-    tree = tree_of(name)
-    yield from _imports(tree, name, at_top, typed and not at_top)
-    if not at_top:
-        words = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-        named = [found[1] for word in words if isinstance(word, str) and (found := DOTTED.fullmatch(word))]
-        yield from (module for module in named if module in MODULES)
+    imports = tuple(_imports(tree_of(name), name, at_top, typed and not at_top))
+    named = () if at_top else DOTTED.findall(MODULES[name].read_text(encoding="utf-8"))
+    return (*imports, *(module for module in named if module in MODULES))
 
 
 def _imports(node: ast.AST, name: str, at_top: bool, typed: bool) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
+    for child in (child for part in STATEMENTS for child in getattr(node, part, ())):
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             module = _absolute(child, name)
             yield from (_module(f"{module}.{alias.name}", module) for alias in child.names)
-        elif at_top and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        elif at_top and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         elif not typed and isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             yield from (found for other in child.orelse for found in _imports(other, name, at_top, typed))
