@@ -48,6 +48,7 @@ UNSET = {
 VARIABLE = re.compile(r"(\w+)\s*(?=[=\[;,{]|$)")
 
 TORCH = {"Half": "__half", "BFloat16": "__nv_bfloat16"}
+OF_TORCH = re.compile(r"\b(?:(?:torch|at|c10)::\w+|(?:Packed)?TensorAccessor(?:32|64)?\b)")  # but for those above
 # Headers that stay where device code has such a word. ADDED are added if they are missing, since others bring them.
 # Other headers that are not the user's are left out.
 DEVICE_HEADERS = {
@@ -129,6 +130,9 @@ def device_code(source: Path, kernel: str, folders: Sequence[Path] = ()) -> str:
     for piece in pieces:
         if not piece.is_device or not (piece.always or piece.names & reached):
             _blank(shown, text, piece.start, piece.end)
+        elif of_torch := OF_TORCH.search(text, piece.start, piece.end):
+            left_out = f"{source.name}: {name} needs {of_torch[0]}, and torch's headers are left out here"
+            raise BuildFailed(f"{left_out}; write it with pointers, sizes and CUDA's types, and give it tensors")
         elif piece.unmarked >= 0:
             shown[piece.unmarked] = f"__host__ __device__ {shown[piece.unmarked]}"
     included = set()

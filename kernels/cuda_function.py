@@ -52,6 +52,8 @@ FLOATS = {"float": "float32", "double": "float64", "__half": "float16", "__nv_bf
 VECTORS = {"half": "__half", "nv_bfloat16": "__nv_bfloat16"}  # float2 and the like consist of
 VECTORS |= {f"u{name}": f"unsigned {name}" for name in ("char", "short", "int", "long")}
 VECTORS |= {"longlong": "long long", "ulonglong": "unsigned long long"}
+LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}  # along x, y and z, of every GPU
+MOST_THREADS = 1024  # of a block
 BRACES = re.compile(r"\{(\w+)\}")
 TEMPLATES = {value: name for name, value in FLOATS.items()} | {"int32": "int", "int64": "long long", "bool": "bool"}
 
@@ -221,6 +223,11 @@ def _extents(name: str, title: str, extents: Any) -> tuple[int, int, int]:
     if not 1 <= len(items) <= 3 or not all(isinstance(item, int) and item >= 0 for item in items):
         raise BadCall(f"{name}: {title} is {extents}; give one to three whole numbers, as in -(-n // 256)")
     x, y, z = (*items, 1, 1)[:3]
+    most = LIMITS[title]
+    if x > most[0] or y > most[1] or z > most[2]:
+        raise BadCall(f"{name}: {title} is {extents}; a GPU takes at most {most} along x, y and z")
+    if title == "block" and x * y * z > MOST_THREADS:
+        raise BadCall(f"{name}: block is {extents}, {x * y * z} threads; a GPU runs at most {MOST_THREADS} in a block")
     return x, y, z
 
 

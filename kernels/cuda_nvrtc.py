@@ -115,7 +115,9 @@ def _build_error(error: Exception, source: Path, name: str, arch: str) -> Except
         return Unsupported(f"NVRTC finds no header {header}; pip install {packages}, or set CUDA_HOME to a toolkit")
     first = re.sub(r"^(?:.*/)?(?=[^/]+\(\d+\): )", "", lines[0]) if lines else str(error)
     if first.startswith("__nv_name_map"):  # the name that was requested, not a line of the user's
-        first = f"{first.partition('error: ')[2]}; name it as in its file, with the arguments of its template"
+        advice = "name it as in its file, with the arguments of its template"
+        advice = "several kernels have this name: give each its own" if "overloaded" in first else advice
+        first = f"{first.partition('error: ')[2]}; {advice}"
     return BuildFailed(f"NVRTC: {name} for {arch}: {first}\n{error}")
 
 

@@ -295,6 +295,29 @@ def test_a_constant_that_the_host_fills_is_told(tmp_path, fill, reason):
         compiled(tmp_path / "k.cu", "f")
 
 
+def test_what_needs_torchs_headers_is_told(tmp_path):
+    (tmp_path / "k.cu").write_text(
+        "#include <torch/extension.h>\n"
+        "template <typename T>\n__global__ void f(torch::PackedTensorAccessor32<T, 1> y) { y[0] = 1; }\n"
+        "__device__ float wide(at::opmath_type<float> x) { return x; }\n"
+        "__global__ void g(float* y) { *y = wide(*y); }\n"
+        "__global__ void h(c10::Half* y) { *y = 1; }\n"
+        "void launch(at::Tensor y) { f<float><<<1, 1>>>(y.packed_accessor32<float, 1>()); }\n"
+    )
+    compiled(tmp_path / "k.cu", "h")
+    for kernel, name in {"f<float>": "f needs torch::PackedTensorAccessor32", "g": "g needs at::opmath_type"}.items():
+        with pytest.raises(
+            cuda_build.BuildFailed, match=rf"^k\.cu: {name}, and torch's headers are left out here; wri"
+        ):
+            compiled(tmp_path / "k.cu", kernel)
+
+
+def test_an_overloaded_kernel_is_told(tmp_path):
+    (tmp_path / "k.cu").write_text("__global__ void f(float* y) {}\n__global__ void f(double* y) {}\n")
+    with pytest.raises(cuda_build.BuildFailed, match=r"; several kernels have this name: give each its own\n"):
+        compiled(tmp_path / "k.cu", "f")
+
+
 def test_a_texture_reference_is_told(tmp_path):
     (tmp_path / "k.cu").write_text(
         "texture<float, 2, cudaReadModeElementType> image;\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import re
 
 import pytest
 import torch
@@ -204,6 +205,20 @@ def test_what_a_launch_lacks_is_told_where_it_is_defined(made, launched):
     last = "y, the last parameter of arguments, is the result, or a tuple of them$"
     with pytest.raises(TypeError, match=rf"^g\(x\): missing a required argument: 'x'; {last}"):
         made()()
+
+
+@pytest.mark.parametrize(
+    ("launch", "reason"),
+    [
+        ({"block": 2048}, "block is 2048; a GPU takes at most (1024, 1024, 64) along x, y and z"),
+        ({"block": (64, 32)}, "block is (64, 32), 2048 threads; a GPU runs at most 1024 in a block"),
+        ({"grid": (1, 65536)}, "grid is (1, 65536); a GPU takes at most (2147483647, 65535, 65535) along x, y and z"),
+    ],
+)
+def test_more_than_a_gpu_launches_is_told(made, launched, launch, reason):
+    with pytest.raises(ValueError, match=f"^{re.escape(f'g: {reason}')}$"):
+        made(**launch)(torch.ones(4))
+    assert not launched.calls
 
 
 def test_an_option_may_be_called_as_the_type(launched, made):
