@@ -17,6 +17,7 @@ from ..records.plan import NAME, NAME_RULE, Plan, Resume
 from ..records.schema import UNREADABLE, OneLine, build, rules_of, to_fields
 from ..records.settings import NAMES, Settings
 from ..subject.own_workload import bound_to, workload_class
+from ..tasks import own_file
 
 AXES = ("axes", "pairs", "one_at_a_time", "on_cpu")  # what an experiment sweeps
 # They have no single value.
@@ -241,6 +242,21 @@ def _check_arguments(impls: Sequence[Choice], cases: Sequence[CaseRecord]) -> No
         if having := having_argument(name, {case.workload.name for case in cases}):
             advice = f"{having}; {choices(name, available)}" if available else having
         raise BadInput(f"impl.args.{name}: no such argument of {functions}; {advice}")
+
+
+def is_offered(config: Mapping[str, Any]) -> bool:
+    """Return whether a pattern, as in ``impl=glob(*)``, means the implementation of ``config``: its workload has it.
+
+    Of a workload in a file it means functions that can take the inputs, but no helpers.
+    """
+    workload, impl = config["workload"], dict(config["impl"])
+    bound = bound_to(workload, impl)
+    if bound is not impl and not own_file.read(workload["path"], strict=False).takes_inputs(impl["name"]):
+        return False
+    try:
+        return not implementations.build(_option(bound, "impl")).missing(workload["name"])
+    except BadInput:  # impl=file without a path
+        return False
 
 
 def having_argument(argument: str, workloads: Collection[str]) -> str:

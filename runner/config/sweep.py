@@ -11,14 +11,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from ..device import gpus
 from ..records.bad_input import BadInput, choices
 from . import shapes
 from .compose import Composer, key_of
-from .grid import AXES, check_count, having_argument, is_run_field
+from .grid import AXES, check_count, having_argument, is_offered, is_run_field
 from .messages import SEVERAL
 from .shapes import SHAPE
 from .words import ARGUMENT, REVISION, quote_revisions
@@ -67,21 +67,27 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     if swept and not multirun:
         typed = str(swept[0].input_line)
         typed = typed.replace("'", "") if key_of(swept[0]) == REVISION else typed
-        raise BadInput(f"{typed}: several values make a sweep; add -m{_other_meaning(compose, swept[0])}")
-    grid = _grid(compose, {key_of(override): compose.expand(override) for override in overrides}, multirun=multirun)
+        key, _, value = typed.partition("=")
+        together = f", or take them together: '{key}=[{value}]'" if key in SEVERAL else ""
+        raise BadInput(f"{typed}: several values make a sweep; add -m{together}")
+    by_key = {key_of(override): compose.expand(override) for override in overrides}
+    globbed = any(key_of(override) == "impl" and isinstance(override.value(), Glob) for override in overrides)
+    grid = _grid(compose, by_key, multirun=multirun, globbed=globbed)
     count = sum(len(shape_lines) * math.prod(map(len, axes.values())) for _, shape_lines, axes in grid)
     check_count(count, "this sweep")
     for chosen, shape_lines, axes in grid:
         yield from ([*chosen, *shape, *point] for shape in shape_lines for point in itertools.product(*axes.values()))
 
 
-def _grid(compose: Composer, by_key: Mapping[str, list[str]], *, multirun: bool) -> list[Block]:
+def _grid(compose: Composer, by_key: Mapping[str, list[str]], *, multirun: bool, globbed: bool) -> list[Block]:
     """Return the blocks of a sweep over the overrides ``by_key``. A field applies to the options that have it."""
     groups, values = _split(compose, by_key)
     offered, used = dict(values), set[str]()
     grid: list[Block] = []
     for choice in itertools.product(*groups.values()):
         base = compose([*choice, *_fixed(_applicable(compose(choice), values))])
+        if globbed and not is_offered(base):
+            continue
         together, paired, alone = _study(base)
         if not multirun and (axes := (together | paired | alone).keys() - by_key.keys()):
             null = " ".join(f"{name}=null" for name in AXES if OmegaConf.select(base, name))
@@ -103,6 +109,8 @@ def _grid(compose: Composer, by_key: Mapping[str, list[str]], *, multirun: bool)
             fields = _applicable(compose(chosen), study_values | pair | part | values)
             used |= fields.keys()
             grid.append(_block(compose, chosen, fields, {*by_key, *study, *pairs[0]}, multirun=multirun))
+    if not grid:
+        raise BadInput("impl: the pattern names no implementation of the workload; --help with the workload lists them")
     for key in (key for key in offered if key not in used):
         _check_argument(compose, compose.parse(offered[key][0]), grid)
         compose([*chosen, offered[key][0]])  # Hydra raises: no option of the sweep has this field
@@ -226,18 +234,6 @@ def _check_lists(compose: Composer, overrides: Sequence[Override]) -> None:
 def _as_sweep(override: Override) -> str:
     """Return the override that sweeps the items of the list in ``override``."""
     return re.sub(r"[\[\]'\" ]", "", str(override.input_line)) + " -m"
-
-
-def _other_meaning(compose: Composer, swept: Override) -> str:
-    """Return another meaning of several values without ``-m``, for a message."""
-    key, _, value = str(swept.input_line).partition("=")
-    if swept.key_or_group in SEVERAL:
-        return f", or take them together: '{key}=[{value}]'"
-    if compose.is_group(swept) or key_of(swept) in (REVISION, SHAPE):
-        return ""
-    if re.fullmatch(r"\d{1,3}(,000)+", value):
-        return f" (or, if it is one number: {key}={value.replace(',', '')})"
-    return f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
 
 
 def _study(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

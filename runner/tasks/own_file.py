@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -59,6 +60,17 @@ class OwnFile:
     def sizes(self) -> list[str]:
         """The fields of ``inputs`` that hold whole numbers, in order: what ``workload.shape`` sets."""
         return [name for name in self.of_inputs if type(self.fields[name]) is int]
+
+    def takes_inputs(self, name: str) -> bool:
+        """Return whether the function ``name`` can take as many arguments as ``reference``; True if unknown."""
+        takes, gives = self.functions.get(name), self.functions["reference"]
+        if takes is None or gives.args.vararg:
+            return True
+        tensors = [each.arg for each, _ in parameters(gives) if each.arg not in self.of_reference]
+        required = [default for _, default in parameters(gives) if default is None]
+        least = [each for each, default in parameters(takes) if default is None]
+        most = inf if takes.args.vararg else len([*takes.args.posonlyargs, *takes.args.args])
+        return len(least) <= len(tensors) and len(required) <= most
 
 
 def is_own(name: str) -> bool:

@@ -130,10 +130,34 @@ def test_hydras_own_sweep_syntax_works(compose, axis, values):
     assert [p[0] for p in points(compose, "workload=gelu", axis)] == [f"workload.cols={value}" for value in values]
 
 
-def test_glob_lists_the_options_of_a_group(compose):
-    chosen = {point[0] for point in points(compose, "impl=glob(*)", "default_axes=false") for point in [point[1:]]}
-    assert {"impl=compiled", "impl=file", "impl=torch", "impl=triton"} < chosen
-    assert chosen == {f"impl={path.stem}" for path in CONF.glob("impl/*.yaml")}
+def test_glob_lists_the_implementations_that_a_workload_has(compose):
+    chosen = points(compose, "workload=gelu,histogram", "impl=glob(*)", "default_axes=false")
+    of_gelu = {point[1].removeprefix("impl=") for point in chosen if point[2] == "workload=gelu"}
+    assert {"compiled", "copy", "torch", "triton", "numba"} < of_gelu
+    assert not {"file", "math", "bincount"} & of_gelu  # without a path, and of other workloads
+    with pytest.raises(BadInput, match=r"^impl: the pattern names no implementation of the workload; --help with"):
+        points(compose, "workload=gelu", "impl=glob(fil*)", "default_axes=false")
+
+
+OWN = """
+def inputs(n=4): return torch.ones(n)
+def reference(x, bias=None, *, eps=1e-6): return x
+def one(x): return x
+def with_bias(x, bias, eps=1e-6): return x
+def any_number(*args): return args[0]
+made = torch.compile(one)
+def three(x, y, z): return x
+def configs(): return []
+def main(): one()
+"""
+
+
+def test_glob_means_functions_of_a_file_that_take_the_inputs(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "op.py").write_text(OWN)
+    cases = plan([f"workload={tmp_path}/op.py", "impl=glob(*,exclude=c*)", "-m"]).cases
+    names = {case.impl.fields["path"].rpartition(":")[2] for case in cases}
+    assert names == {"reference", "one", "with_bias", "any_number", "made"}
 
 
 def test_an_experiment_sets_axes_over_groups_and_fields(compose):
@@ -291,7 +315,7 @@ def test_one_option_may_stand_in_a_list_and_a_case_may_be_measured_in_several_wa
     [
         ("measure=benchmark,profile", r"add -m, or take them together: 'measure=\[benchmark,profile\]'$"),
         ("impl=naive,torch", "impl=naive,torch: several values make a sweep; add -m$"),
-        ("workload.rows=1,2", r"add -m \(or, if it is one value, quote it within quotes: \"workload.rows='1,2'\"\)$"),
+        ("workload.rows=1,2", "workload.rows=1,2: several values make a sweep; add -m$"),
     ],
 )
 def test_what_several_values_may_have_meant_is_said(compose, word, line):
