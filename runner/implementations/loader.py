@@ -36,6 +36,7 @@ from typing import Any
 from ..device import import_path
 from ..kernels.unsupported import Unsupported
 from ..tasks import formats, popcorn
+from ..timing import clock as time
 from . import scripts
 from .arguments import undecorated
 from .revisions import Snapshot, real_path
@@ -43,9 +44,9 @@ from .revisions import Snapshot, real_path
 PREFIX = "folder_"  # begins the name of a folder's package
 IMPORTS = "imports_"  # begins the name of a file's package
 SHARED = ("unsupported", "spans")  # modules that the kernels of a revision share with the runner
+TRITON = re.compile(rb"^\s*(import|from) triton\b", re.MULTILINE)
 OPERATOR = re.compile(r"\w+::\w+")  # the name of an operator of torch.library
 PACKAGE = Path(__file__).resolve().parents[1]  # the folder of this package, which has two names
-LONG_S = 1.0  # time of a file's own code, without its imports, that is worth a message
 # Errors after which nothing else of the file counts, though its functions are defined.
 LOST = re.compile(r"CUDA error|AcceleratorError|out of memory|can't allocate memory")
 NO_DRIVER = "0 active drivers"  # begins what Triton says without a GPU
@@ -176,7 +177,8 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
     global _usual
     _usual = [*sys.path] if _added is None else _usual
     module, error, notes = None, None, list[str]()
-    with scripts.undone(file) as changed, scripts.own_time() as spent, _own_path([]):
+    began = time.perf_counter()
+    with scripts.undone(file) as changed, _own_path([]):
         try:
             name = _enter_package(file, snapshot, source)
             module = sys.modules.get(name)
@@ -187,14 +189,10 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
             error = raised
             clear_frames(error.__traceback__)  # of tensors
             sys.modules.pop(module_name(file, snapshot), None)
-    seconds, own = spent
     if changed:
         notes.append(f"importing {file.name} changed {', '.join(changed)}, which was undone")
-    if own > LONG_S:
-        advice = f"what it runs as a script belongs below {scripts.GUARD}"
-        notes.append(f"{file.name} ran for {own:.1f} s when it was imported, once in each worker; {advice}")
     forget_tuned()
-    return _Imported(source, seconds, notes, module, error, error.__traceback__ if error else None)
+    return _Imported(source, time.perf_counter() - began, notes, module, error, error.__traceback__ if error else None)
 
 
 @contextmanager
@@ -381,6 +379,8 @@ class _Loader(SourceFileLoader):
         """Compile the file as it is now. Raises Unsupported if another file has registered one of its operators."""
         path = str(real_path(Path(self.get_filename(fullname))))
         _compiled[fullname] = self.get_data(path)
+        if TRITON.search(_compiled[fullname]):
+            scripts.skip_benchmarks()
         task = formats.parse(path)
         tree, name = task.tree, task.filename
         if task.source:  # inspect and Triton look it up

@@ -4,7 +4,6 @@ A script also prints, plots and times. What it prints is in the worker's log, an
 """
 
 import ast
-import builtins
 import os
 import random
 import signal
@@ -19,7 +18,6 @@ from typing import Any
 
 from ..records.grouping import reachable
 from ..records.replaced import replaced
-from ..timing import clock as time
 from .arguments import global_names
 
 GUARD = 'if __name__ == "__main__":'
@@ -108,6 +106,15 @@ def undone(file: Path) -> Iterator[list[str]]:
                     known[name][1](value)
 
 
+@cache
+def skip_benchmarks() -> None:
+    """Let ``run()`` of ``triton.testing.perf_report`` do nothing here: it takes minutes, and writes plots."""
+    with suppress(ImportError):
+        from triton.testing import Mark
+
+        Mark.run = lambda *args, **options: None
+
+
 @contextmanager
 def generators_restored() -> Iterator[None]:
     """Put the generators of random numbers of Python, numpy and torch back to where they were before."""
@@ -136,24 +143,3 @@ def complete_before(line: int, tree: ast.Module, functions: Sequence[str]) -> bo
     reached = reachable(functions, lambda name: [used for bound, read in before if name in bound for used in read])
     defined = {name for bound, _ in before for name in bound}
     return bool(functions) and defined.issuperset(functions) and reached.isdisjoint(after)
-
-
-@contextmanager
-def own_time() -> Iterator[list[float]]:
-    """Yield a list that is filled at the end: seconds in this context, and seconds outside of its import statements."""
-    usual, started, imported, depth = builtins.__import__, time.perf_counter(), 0.0, 0
-
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal imported, depth
-        began, depth = time.perf_counter(), depth + 1
-        try:
-            return usual(*args, **kwargs)
-        finally:
-            depth -= 1
-            imported += (time.perf_counter() - began) * (not depth)
-
-    spent: list[float] = []
-    with replaced(builtins, "__import__", timed):
-        yield spent
-    seconds = time.perf_counter() - started
-    spent += seconds, seconds - imported

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from ..kernels.unsupported import TRITON_NEEDS_GPU, Unsupported
-from ..records.debugging import interpreted
 from ..records.figures import figure
 from ..records.plain_text import printable
 from ..records.redaction import clip
@@ -26,7 +25,6 @@ NO_SUCH_KERNEL = re.compile(  # the last under deterministic_algorithms=true
     re.IGNORECASE,
 )
 NO_DRIVER = re.compile(r"0 active drivers|cannot be accessed from Triton \(cpu tensor\?\)")  # by Triton
-INTERPRETED_DRIVER = "it asks Triton for the driver of a GPU, which Triton's interpreter does not have; run it on a GPU"
 NO_GPU = re.compile(  # by torch: without CUDA, without a driver, and by its extensions without a toolkit
     r"Torch not compiled with CUDA|without ATen_cuda|requires CUDA support|Tried to instantiate dummy base class"
     r"|No CUDA GPUs are available|Found no NVIDIA driver|no NVIDIA GPU|CUDA_HOME environment variable is not set"
@@ -52,7 +50,7 @@ def without_gpu(error: Exception) -> Unsupported | None:
     if isinstance(error, Unsupported):
         return error
     if NO_DRIVER.search(str(error)):
-        return Unsupported(INTERPRETED_DRIVER if interpreted() else TRITON_NEEDS_GPU)
+        return Unsupported(TRITON_NEEDS_GPU)
     if NO_GPU.search(text := " ".join(str(error).split())):
         reason = printable(clip(f"{type(error).__name__}: {text}", *LONGEST))
         return Unsupported(f"it asks for a GPU, and torch sees none here ({reason})")

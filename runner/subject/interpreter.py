@@ -1,13 +1,16 @@
 """Kernels that run as Python: by Triton's interpreter, or by Numba's simulator. What they cannot do is refused."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 
+from ..device.triton_driver import REGISTERS
 from ..kernels.unsupported import INTERPRETED_BFLOAT16, Unsupported
 from ..records.debugging import interpreted
 from ..records.replaced import replaced
@@ -23,6 +26,9 @@ ACCESSES = {  # method of Triton's InterpreterBuilder → what it does, and the 
     "create_atomic_rmw": ("changes", 1, 3),
     "create_atomic_cas": ("changes", 0, None),
 }
+LIBDEVICE = re.compile(  # functions that torch has too: its ``round`` and ``remainder`` compute something else
+    "abs|a?(cos|sin|tan)h?|atan2|ceil|copysign|erf(c|inv)?|exp(2|m1)?|floor|fmod|hypot|lgamma|log(10|1p|2)?|pow|r?sqrt|trunc"
+)
 
 
 def untimed(interpreters: Sequence[str], *, checked: bool) -> str:
@@ -49,7 +55,7 @@ def interpreting() -> Iterator[list[str]]:
             if launcher := getattr(sys.modules.get(module), name, None):
                 stack.enter_context(replaced(launcher, "__call__", _launch(launcher.__call__, interpreter, ran)))
         if triton := sys.modules.get("triton.runtime.interpreter"):
-            for owner, name, method in _replacements(triton.GridExecutor, triton.InterpreterBuilder):
+            for owner, name, method in _replacements(triton):
                 stack.enter_context(replaced(owner, name, method))
         if interpreted() and (tuner := getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)):
             stack.enter_context(replaced(tuner, "_bench", lambda *args, **options: [0.0, 0.0, 0.0]))
@@ -75,8 +81,37 @@ def _launch(real: Any, interpreter: str, ran: list[str]) -> Any:
     return call
 
 
-def _replacements(executor: Any, builder: Any) -> list[tuple[Any, str, Any]]:
-    """Return methods of Triton's interpreter that refuse what a GPU does otherwise: classes, names, and new methods."""
+def _run(real: Any) -> Any:
+    """Return a method with which ``kernel.warmup(...)`` returns the kernel itself, with figures of a compiled one."""
+    figures = {"n_regs": REGISTERS, "n_spills": 0, "metadata": SimpleNamespace(shared=1), "_init_handles": lambda: None}
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if not warmup:
+            return real(self, *args, grid=grid, warmup=False, **options)
+        vars(self).update(figures)
+        return self
+
+    return run
+
+
+def _of_libdevice(name: str, *args: Any) -> Any:
+    """Return what the function ``name`` of libdevice computes, by torch. Raises NotImplementedError if it cannot."""
+    from triton.language import core
+    from triton.runtime.interpreter import TensorHandle
+
+    tensors = [arg for arg in args if isinstance(arg, core.tensor)]
+    kind = next((tensor.dtype for tensor in tensors), None)
+    if not LIBDEVICE.fullmatch(name) or kind is None or not kind.is_floating():
+        raise NotImplementedError(f"libdevice.{name}")
+    values = [torch.as_tensor(arg.handle.data if isinstance(arg, core.tensor) else arg) for arg in args]
+    data = getattr(torch, name)(*values).numpy()
+    is_block = any(tensor.type.is_block() for tensor in tensors)
+    return core.tensor(TensorHandle(data, kind), core.block_type(kind, [*data.shape]) if is_block else kind)
+
+
+def _replacements(triton: Any) -> list[tuple[Any, str, Any]]:
+    """Return what Triton's interpreter lacks, or must refuse since a GPU does otherwise: owners, names, new values."""
+    executor, builder, function = triton.GridExecutor, triton.InterpreterBuilder, triton.InterpretedFunction
     prepare, to_pointer, cast = executor._init_args_hst, builder.create_int_to_ptr, builder.cast_impl
     tensors: list[tuple[int, int, int, str]] = []  # start and bytes of the memory, address of element 0, name
 
@@ -107,7 +142,22 @@ def _replacements(executor: Any, builder: Any) -> list[tuple[Any, str, Any]]:
 
     accesses = [(builder, name, checked(getattr(builder, name), *access)) for name, access in ACCESSES.items()]
     others = [(builder, "create_int_to_ptr", int_to_ptr), (builder, "cast_impl", cast_impl)]
-    return [(executor, "_init_args_hst", init_args), *others, *accesses]
+    return [
+        (executor, "_init_args_hst", init_args),
+        (function, "run", _run(function.run)),
+        *others,
+        *accesses,
+        *_libdevice(),
+    ]
+
+
+def _libdevice() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what makes the functions of libdevice compute, which a compiler would find: without one they do nothing."""
+    code = (lambda *args, name, compute: compute(name, *args)).__code__  # also of a function that is imported by name
+    for name, function in vars(import_module("triton.language.extra.libdevice")).items():
+        if isinstance(function, FunctionType):
+            yield function, "__kwdefaults__", {"name": name, "compute": _of_libdevice}
+            yield function, "__code__", code
 
 
 def _outside(tensors: Sequence[tuple[int, int, int, str]], pointers: Any, mask: Any) -> str:

@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from .. import implementations
+from ..device.triton_driver import driver_without_gpu
 from ..kernels.unsupported import Unsupported
 from ..measure import CannotMeasure, MeasureContext
 from ..records.case import CaseRecord, Scalar
@@ -138,7 +139,8 @@ class Job:
             return replace(call, inputs=())
 
         self.enter("check")
-        call, columns, self.wrong = checked(call, expected, problem.expected_now, given)
+        with interpreting():
+            call, columns, self.wrong = checked(call, expected, problem.expected_now, given)
         if self.wrong and self.metrics.get("weights") == OWN_WEIGHTS:
             self.wrong += "; its weights are its own: names or shapes in its state_dict are not the reference's"
         self.metrics.update(columns)
@@ -271,12 +273,14 @@ class Job:
 def debugging(mode: str | None, device: str) -> Iterator[None]:
     """Run a case on ``device`` ("cpu" or "cuda") in a debugging mode. Raises Unsupported if the mode is useless there.
 
-    Under ``anomaly``, autograd's warnings become notes of an error: they name the line of the forward.
+    Under ``interpret``, Triton's driver is the CPU's. Under ``anomaly``, autograd's warnings become notes of an error:
+    they name the line of the forward.
     """
     if reason := useless_debug(mode, device):
         raise Unsupported(f"debug={reason}")
     if mode != "anomaly":
-        yield
+        with driver_without_gpu("cpu") if mode == "interpret" else nullcontext():
+            yield
         return
     with torch.autograd.set_detect_anomaly(True), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

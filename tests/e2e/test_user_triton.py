@@ -87,6 +87,45 @@ def add(a, b):
     return plain(a, b)
 """
 SCRIPT = f"{TUTORIAL}\nimport torch\nadd(torch.zeros(1001, device=DEVICE), torch.zeros(1001, device=DEVICE))\n"
+PERSISTENT = """
+import torch, triton
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.language.extra.libdevice import pow
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+COUNT = triton.runtime.driver.active.utils.get_device_properties(DEVICE.index)["multiprocessor_count"]
+
+def is_cuda():
+    return triton.runtime.driver.active.get_current_target().backend == "cuda"
+
+@triton.jit
+def persistent(x, y, n, block: tl.constexpr):
+    for start in range(tl.program_id(0) * block, n, tl.num_programs(0) * block):
+        at = start + tl.arange(0, block)
+        tl.store(y + at, pow(libdevice.abs(tl.load(x + at, at < n)), 2.0), at < n)
+
+def inputs(n=300):
+    return torch.randn(n, device=DEVICE)
+
+def reference(x):
+    return x * x
+
+def squared(x):
+    assert x.device == DEVICE and not (is_cuda() and torch.cuda.is_available())
+    y = torch.empty_like(x)
+    kernel = persistent.warmup(x, y, x.numel(), block=64, grid=(1,))
+    kernel._init_handles()
+    assert kernel.n_regs > 0 and kernel.metadata.shared >= 0
+    kernel[(COUNT, 1, 1)](x, y, x.numel(), 64)
+    return y
+
+@triton.testing.perf_report(triton.testing.Benchmark(["n"], [2**40], "which", ["a"], ["A"], "squares", {}))
+def benchmark(n, which):
+    raise SystemExit
+
+benchmark.run(save_path=".", print_data=True)
+"""
 
 
 @pytest.fixture
@@ -164,6 +203,17 @@ def test_kernels_that_a_script_runs_when_it_is_imported_are_not_the_call_s(of_fi
     (table,) = (name for name in row["files"] if name.endswith("kernels.csv"))
     _, *lines = (result.folder / table).read_text().splitlines()
     assert len(lines) == 1  # 1001 elements are another specialization
+
+
+@pytest.mark.parametrize("words", [["debug=interpret"], ["measure=inspect", "measure.inspect.arch=90"]])
+def test_a_script_that_asks_the_driver_and_libdevice_needs_no_gpu(run, tmp_path, words):
+    (tmp_path / "squares.py").write_text(PERSISTENT)
+    result = run("workload=squares.py", "impl=squared", "device=cpu", *words)
+    (row,) = result.rows()
+    assert result.code == 0
+    assert row["metrics"].get("correct", row["metrics"].get("kernel_name")) in (True, "persistent")
+    assert "import_note" not in row["metrics"]  # its benchmark did not run
+    assert not (tmp_path / "results.html").exists()
 
 
 def test_compiling_is_no_success_if_a_time_was_asked_for_too(of_file):

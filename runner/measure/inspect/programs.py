@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
+from ...device.triton_driver import driver_without_gpu
 from ...kernels import unsupported
 from ...kernels.cuda_kernel import Kernel
 from ...records.replaced import replaced
 
 STAGES = ("ttir", "ttgir", "llir", "ptx")
-WARP = 32
 
 
 @dataclass(frozen=True)
@@ -199,18 +199,8 @@ def compiling_for(arch: int, *, without_gpu: bool) -> Iterator[Seen]:
 
 @contextmanager
 def _compiling_triton(seen: Seen, arch: int) -> Iterator[None]:
-    import torch
-    from triton.backends.compiler import GPUTarget
     from triton.runtime.autotuner import Autotuner
-    from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
-
-    target = SimpleNamespace(
-        get_current_target=lambda: GPUTarget("cuda", arch, WARP),
-        get_current_device=lambda: -arch,  # Triton caches compiled kernels by the number of the device
-        get_current_stream=lambda device: 0,
-        get_active_torch_device=lambda: torch.device("cpu"),
-    )
 
     run = JITFunction.run
 
@@ -219,10 +209,8 @@ def _compiling_triton(seen: Seen, arch: int) -> Iterator[None]:
         seen.add(of_triton(kernel))
         return kernel
 
-    # driver.set_active would not do: undoing it needs the present driver, which does not exist without a GPU.
-    attribute = "_active" if hasattr(driver, "_active") else "active"  # "active" until Triton 3.3
     untuned = replaced(Autotuner, "_bench", lambda *args, **options: [0.0, 0.0, 0.0])  # the first configuration wins
-    with replaced(driver, attribute, target), replaced(JITFunction, "run", compile_only), untuned:
+    with driver_without_gpu("cuda", arch), replaced(JITFunction, "run", compile_only), untuned:
         yield
 
 
