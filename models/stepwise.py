@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..timing.call import Expected
-from ..timing.correctness import CheckResult, check_outputs
+from ..timing.correctness import CheckResult, Outputs, check_outputs
 from .rounding import TF32
 from .workload import UNIT, DType
 
@@ -37,7 +37,7 @@ def kept(steps: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Stepwise:
+class Stepwise(Outputs):
     """What the outputs of a training should be: its parameters after all steps, then those before each of ``kept``.
 
     ``step`` is run in float64, and ``RUNS`` times in ``dtype`` from parameters that differ by up to ``NOISE`` roundings
@@ -73,10 +73,6 @@ class Stepwise:
             expected += self._expected(index, before)
             changes += [now.double() - was.double() for now, was in zip(after, before, strict=True)]
         return check_outputs(changes, expected, torch.float64)
-
-    def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
-        """Compare as ``check`` does."""
-        return self.check(outputs)
 
     def _expected(self, index: int, before: Sequence[Tensor]) -> list[Expected]:
         exact = self.step(index, True, [param.double() for param in before])

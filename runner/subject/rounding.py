@@ -21,7 +21,7 @@ from torch._decomp import get_decompositions
 from torch.nested._internal.nested_tensor import NestedTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from ..records.replaced import replaced
 
@@ -54,6 +54,12 @@ ROUNDINGS = {"erf": 3.0, "erfc": 3.0}
 SCANS = {"cumsum", "cumprod", "logcumsumexp"}
 SCATTERED = {"index_add", "scatter_add", "scatter_reduce", "index_put", "embedding_dense_backward"}
 CASTS = {"_to_copy", "copy"}
+STEP = 16  # numbers that are all multiples of 1 / STEP count something, such as positions, and are exact
+TINY = torch.finfo(torch.float32).tiny
+EXACT = {"add", "sub", "rsub", "mul", "sum", "cumsum", "remainder", "fmod", "floor_divide"}  # for such numbers
+# Operators that return the indices of numbers by their order, in which equal numbers may be taken either way.
+ORDERS = {"argmax", "argmin", "max", "min", "topk", "sort", "kthvalue", "median", "nanmedian", "cummax", "cummin"}
+ORDERS |= {"max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d"}
 
 # Operators whose results are numbers that they were given. One that is missing here gets noise that it does not need.
 _COPIES = """
@@ -186,6 +192,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         unrounded: frozenset[int] = frozenset(),
         tf32: Collection[str] = (),
         spreads: dict[Any, Tensor] | None = None,
+        order: int = 0,
     ) -> None:
         """Remember what the tensors are.
 
@@ -197,6 +204,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                 rounding is allowed for elsewhere; whatever else reads their result gets it rounded.
             tf32: operators whose float32 factors may be rounded to TF32, a part of ``PRODUCTS``.
             spreads: what earlier draws found of sums, which is used again.
+            order: of equal numbers: 1 as in memory, other ones at random; -n is the reverse of n.
 
         """
         super().__init__()
@@ -208,8 +216,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self.kinds_of: dict[int, torch.dtype] = {}  # of the results of an operator, by its number
         self._nominal = {_storage(tensor): dtype for tensor, dtype in kinds}
         self._writers: dict[int, frozenset[int]] = {}
-        self._unrounded = unrounded
+        self._unrounded, self._order = unrounded, order
         self._constants: set[int] = set()  # storages whose values depend on no tensor of floating point numbers
+        # Storages of numbers that count something, or are computed from such numbers alone.
+        self._counts = {_storage(tensor) for tensor, _ in kinds if noise and counts(tensor)}
         self._bare: dict[int, float] = {}  # storages of outputs whose last rounding is left out, with its unit
         self._spreads = {} if spreads is None else spreads
         self._default = torch.float64 if kind == torch.float64 else torch.float32
@@ -279,6 +289,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if self.noise is not None and not self._inside:
             args = self._noisy_arguments(name, kind, args, written) if rounds else args
         out = self._call(func, args, kwargs)
+        if name in ORDERS and self.noise is not None and not mutable:
+            out = self._reordered(func, args, kwargs, out)
         if requested and name in CASTS and requested.itemsize < self.kind.itemsize:
             out, rounds = out.to(requested).to(out.dtype), False
         self._finish(func, name, args, kwargs, given, out, kind, rounds)
@@ -313,6 +325,21 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         with replaced(self, "_inside", True), self:
             return INSIDE[func](*args, **kwargs)
 
+    def _reordered(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
+        """Return ``out`` with the indices that another order of numbers gives which are equal, or rounded to be so."""
+        first = args[0]
+        if not _is_float(first) or _storage(first) in self._constants or all(map(_is_float, tree_leaves(out))):
+            return out
+        kind, device, count = self.nominal(first), first.device, first.numel()
+        drawn = torch.Generator(device).manual_seed(abs(self._order))
+        usual = abs(self._order) == 1
+        places = torch.arange(count, device=device) if usual else torch.randperm(count, generator=drawn, device=device)
+        shift = places.double().view(first.shape) * (math.copysign(UNIT[kind] / 8, self._order) / max(1, count))
+        rounded = first.to(kind).double()
+        numbers = rounded + (rounded.abs() + TINY) * shift
+        other = func(numbers, *args[1:], **kwargs)
+        return tree_map(lambda was, now: was if _is_float(was) else now, out, other)
+
     def _widened(self, value: Any) -> Any:
         """Return an argument in float64: a function may use tensors that are not its arguments."""
 
@@ -322,6 +349,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             widened = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
             self._nominal[_storage(widened)] = torch.float32 if tensor.is_complex() else tensor.dtype
             self._constants.discard(_storage(widened))
+            self._counts.discard(_storage(widened))
             return widened
 
         return tree_map_only(Tensor, wide, value)
@@ -388,10 +416,13 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         unit = self._accumulated if self._inside else max(self._accumulated, UNIT[kind])
         last = self._count in self._unrounded and not self._inside
         is_constant = all(_storage(one) in self._constants for one in given)
+        keeps = not rounds or name in EXACT or _is_scaled(name, args, kwargs)
+        is_exact = all(_storage(one) in (self._counts if keeps else self._constants) for one in given)
         for tensor in fresh:
             where = _storage(tensor)
             self._nominal[where] = kind
             (self._constants.add if is_constant else self._constants.discard)(where)
+            (self._counts.add if is_exact else self._counts.discard)(where)
             self.elements += tensor.numel() * (4 if func in INSIDE else 1)
             if not self._inside:
                 known = [self.writers(one) for one in given] if not rounds and given else [frozenset([self._count])]
@@ -406,14 +437,17 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                 self.products.add(kind)
                 self.elements += tensor.numel() * _terms(name, args, tensor) // 64
             if rounds and self.noise is not None:
-                exact = tensor.clone() if is_constant and not tensor.is_complex() else None
+                exact = tensor.clone() if is_exact and not tensor.is_complex() else None
                 self._sum(func, name, args, kwargs, out, tensor, unit)
                 if last:
                     self._bare[where] = unit
                 else:
                     self.noise.scale(tensor, unit * ROUNDINGS.get(name, 1.0))
                 if exact is not None:  # positions and their multiples, such as arange(n) / 2, need no rounding
-                    tensor.copy_(exact.where(exact == exact.to(kind), tensor))
+                    fits = exact == exact.to(kind)
+                    tensor.copy_(exact.where(fits, tensor))
+                    if fits.all():
+                        self._bare.pop(where, None)
 
     def _sum(
         self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], out: Any, tensor: Tensor, unit: float
@@ -450,6 +484,19 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             if name in PRODUCTS and unit > self._accumulated:  # torch lets cuBLAS round partial sums
                 partial = OF_UNIFORM * unit * math.sqrt(max(1, _taps(name, args, place) / 2)) * squares.sqrt()
         return self._accumulated * math.sqrt(terms) * variance.sqrt() + partial
+
+
+def counts(tensor: Tensor) -> bool:
+    """Return whether the numbers of a float64 tensor are whole, or such fractions as 1/2. A few rule most out."""
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        return False
+    return all(bool((part * STEP % 1 == 0).all()) for part in (tensor.reshape(-1)[:STEP], tensor))
+
+
+def _is_scaled(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an operator divides by a power of two, or returns whole quotients."""
+    by = args[1] if name == "div" else None
+    return bool(kwargs.get("rounding_mode")) or (isinstance(by, int | float) and math.frexp(abs(by))[0] == 0.5)
 
 
 def _of_memory(tensor: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:

@@ -6,7 +6,6 @@ The reference runs in float64, in its own types, and several times in float64 wi
 
 import copy
 import inspect
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from ..timing.correctness import CHUNK, CheckResult, deviation, misfit, part, sa
 from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, returned, tensors
 from .limits import Floats, Integers
 from .recompiles import eagerly
-from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
+from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding, counts
 
 SEED = 1
 DRAWS = (10, 5)  # in all, and if quick
@@ -319,7 +318,7 @@ class Judge:
             to = torch.complex128 if tensor.is_complex() else torch.float64
             copied = tensor.detach().to(to, copy=True)
             kinds.append((copied, torch.float32 if tensor.is_complex() else tensor.dtype))
-            if noise and self._inputs_vary and copied.layout is torch.strided:
+            if noise and self._inputs_vary and copied.layout is torch.strided and not counts(copied):
                 noise.scale(copied, unit)
             return copied.requires_grad_(tensor.requires_grad)
 
@@ -424,7 +423,8 @@ class Judge:
         noise, spreads = Noise(self._device, SEED), dict[Any, Tensor]()
         shapes = self._shapes(self._exact)
         for number in range(self.draws + self._probes):
-            drawn, _ = self._in_float64(noise, unrounded=self._unrounded, tf32=tf32, spreads=spreads)
+            order = (number // 2 + 1) * (-1) ** number  # each in both directions
+            drawn, _ = self._in_float64(noise, unrounded=self._unrounded, tf32=tf32, spreads=spreads, order=order)
             if ranks.current.any(self._shapes(drawn) != shapes):
                 return False
             for path, output in outputs.items():
@@ -442,10 +442,12 @@ class Judge:
     def _matched(self, given: Leaves, result: CheckResult) -> Leaves:
         """Return outputs by the paths of the reference's; what is missing or too much goes into ``result``."""
         own = self._returned
-        if len(given) == len(own) and not set(given) & set(own):  # the same in another nesting
-            given = dict(zip(own, given.values(), strict=True))
-        missing = [path for path in own if path not in given]
-        for path in (*missing, *(path for path in given if path not in own)):
+        missing, extra = [path for path in own if path not in given], [path for path in given if path not in own]
+        beside = {_parent(path) for path in given if path in own}
+        if len(missing) == len(extra) and beside.isdisjoint(map(_parent, missing + extra)):  # in another nesting
+            given |= {path: given[other] for path, other in zip(missing, extra, strict=True)}
+            missing = extra = []
+        for path in missing + extra:
             result.compared = False
             text = f"{self._name(path)}: {'missing' if path in missing else 'not expected'}"
             if [*given] == [""] and len(own) > 1:
@@ -475,10 +477,9 @@ class Judge:
             result.compared = False
             return f"a {type(leaf).__name__} where a number is expected"
         figures = output.limit.judge(_real(y), self._factor)
-        if figures.reason and isinstance(output.limit, Integers) and not self._inputs_vary:
-            figures.reason += "; if ties of inputs may go either way, write check() in a workload file"
         result.include(figures)
-        return _of_parts(figures.reason) if y.is_complex() else figures.reason
+        of_parts = "; the last index is 0 for a real part, 1 for an imaginary one" * y.is_complex()
+        return figures.reason and figures.reason + of_parts
 
     def _passes(self, outputs: Mapping[Path, object], limits: Mapping[Path, _Output]) -> list[Path]:
         """Return the paths of ``outputs`` that are right."""
@@ -588,6 +589,11 @@ def _detached(leaf: object) -> object:
     return leaf.detach() if isinstance(leaf, Tensor) else leaf
 
 
+def _parent(path: Path) -> Path:
+    """Return the path of what holds the leaf at ``path``."""
+    return path[: max(path.rfind("["), path.rfind("."), 0)]
+
+
 def _tensor(leaf: object) -> object:
     """Return a number as a tensor without dimensions, but for integers that no type of torch can hold."""
     if isinstance(leaf, float | complex) or (isinstance(leaf, int) and -(2**63) <= leaf < 2**63):
@@ -604,16 +610,6 @@ def _number(leaf: object, output: _Output) -> object:
 def _real(tensor: Tensor) -> Tensor:
     """Return complex numbers as pairs of real ones."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
-def _of_parts(reason: str) -> str:
-    """Return ``reason``, whose last index is 0 for a real part and 1 for an imaginary one, in words."""
-    last = re.search(r", ([01])\)|\(([01]),\)", reason)
-    part = f") in the {('real', 'imaginary')[int(last[1] or last[2])]} part" if last else ""
-    named = reason.replace(last[0], ("" if last[1] else "(") + part, 1) if last else reason
-    named = re.sub(r", all in \[(:, )*\S+\]", "", named)  # in all imaginary parts, say
-    named = re.sub(r"(, all in \[.*), \S+\]", r"\1]", named)
-    return named.replace(" elements wrong", " real and imaginary parts wrong")
 
 
 def _mean(own: Tensor) -> Tensor:
