@@ -1,7 +1,7 @@
 """Forward and backward of any function: outputs, gradients of inputs and of parameters of modules, and operations."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -74,12 +74,15 @@ def with_leaves(
     return *nested.mapped(leaf, arguments), [*leaves, *parameters]
 
 
-def differentiable(result: object) -> list[Tensor]:
-    """Return the outputs that depend on a leaf. Raises Unsupported if none does."""
-    outputs = [tensor for tensor in nested.tensors(result) if tensor.requires_grad]
+def differentiable(result: object, paths: Collection[nested.Path] = ()) -> dict[nested.Path, Tensor]:
+    """Return the outputs that depend on a leaf, in the order of ``paths`` if these are theirs.
+
+    Raises Unsupported if none does.
+    """
+    outputs = {path: leaf for path, leaf in nested.leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad}
     if not outputs:
         raise Unsupported("no output depends on an input that has a gradient: time its forward alone")
-    return outputs
+    return {path: outputs[path] for path in paths} if {*paths} == {*outputs} else outputs
 
 
 class Gradients:
@@ -87,6 +90,8 @@ class Gradients:
 
     Gradients of other tensors, such as the parameters of a module that the function refers to, are computed too.
     """
+
+    paths: Collection[nested.Path] = ()  # of the reference's differentiable outputs; after a first call, of these
 
     def __init__(
         self,
@@ -104,7 +109,8 @@ class Gradients:
         """Return the outputs, detached, and then each gradient; None where an output does not depend on an input."""
         with torch.enable_grad():
             result = self._function(*self._args, **self._kwargs)
-            outputs = differentiable(result)
+            named = differentiable(result, self.paths)
+            self.paths, outputs = [*named], [*named.values()]
             if not self.upstream:
                 self.upstream = upstream(outputs, self._layout)
                 known = {id(leaf) for leaf in self._leaves}
@@ -123,6 +129,8 @@ def _leaves_of(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 class GradientsAlone:
     """A call of backward without its forward, which runs once on each stream. Returns the gradients."""
+
+    paths: Collection[nested.Path] = ()  # of the reference's differentiable outputs
 
     def __init__(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], layout: Layout
@@ -161,7 +169,7 @@ class GradientsAlone:
             given = nested.mapped(lambda x: x.clone() if id(x) in changes else x, given, copy.deepcopy)
         args, kwargs, leaves = with_leaves(*given)
         with torch.enable_grad():
-            outputs = differentiable(self._function(*args, **kwargs))
+            outputs = [*differentiable(self._function(*args, **kwargs), self.paths).values()]
         return outputs, leaves, upstream(outputs, self._layout)
 
 
@@ -171,12 +179,14 @@ class WithGradients:
     def __init__(self, function: Callable[..., Any], *, outputs: bool) -> None:
         self._function, self._outputs = function, outputs
         self.__wrapped__ = function  # whose signature names the arguments
+        self.paths: Collection[nested.Path] = ()  # of the differentiable outputs, after a first call
         self.upstream_bytes = 0  # bytes of the gradients that are given to the first call's outputs
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return each gradient; None where an output does not depend on an input."""
         gradients = Gradients(self._function, args, kwargs)
         results = gradients()
+        self.paths = gradients.paths
         self.upstream_bytes = self.upstream_bytes or sum(int(given.nbytes) for given in gradients.upstream)
         return results if self._outputs else results[1:]
 
@@ -218,7 +228,7 @@ def _counted(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
             return int(counter.get_total_flops())
         args, kwargs, leaves = with_leaves(args, kwargs)
         with torch.enable_grad():
-            outputs = differentiable(function(*args, **kwargs))
+            outputs = [*differentiable(function(*args, **kwargs)).values()]
         forward = int(counter.get_total_flops())
         # The counter's hooks on modules do not allow autograd.grad.
         torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs], inputs=leaves)

@@ -8,7 +8,7 @@ attached.
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -147,6 +147,7 @@ class _Session:
         asked = f"{len(functions)} functions, {options.settings}"
         if len({*ranks.current.gather(asked, "measurement")}) > 1:
             raise ValueError("the ranks ask for different functions or settings: call it with the same ones on each")
+        self._paths: Collection[str] = ()  # of the reference's differentiable outputs
         self._expected = self._expected_now() if options.reference else None
         self._settings, self._work = options.settings, _work(options, args)
         if kind == "cuda":
@@ -167,7 +168,10 @@ class _Session:
                 undo.callback(inputs.restore)
                 call = Call(partial(function, *self._args) if self._args else function, work=self._work)
                 try:
-                    call = replace(call, run=Gradients(function, self._args)) if options.grad else call
+                    if options.grad:
+                        gradients = Gradients(function, self._args)
+                        gradients.paths = self._paths
+                        call = replace(call, run=gradients)
                     call, timed = self._one(call, inputs)
                 except Exception as error:
                     if not options.goes_on:
@@ -217,7 +221,9 @@ class _Session:
         options, reference = self._options, self._options.reference
         assert reference
         reference = WithGradients(reference, outputs=True) if options.grad else reference
-        return Judge(reference, self._args, tf32=None, factor=options.tolerance, atol=options.atol, rtol=options.rtol)
+        judge = Judge(reference, self._args, tf32=None, factor=options.tolerance, atol=options.atol, rtol=options.rtol)
+        self._paths = getattr(reference, "paths", ())
+        return judge
 
     def _timed(self, call: Call, columns: Mapping[str, Scalar]) -> Measured:
         """Time ``call``, whose figures so far are ``columns``."""

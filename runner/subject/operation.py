@@ -150,6 +150,7 @@ class OwnOperation(OwnWorkload):
         let_backward_reuse_buffers(self.pass_ != "bwd")
         is_bwd = self.pass_ == "bwd"
         run = (GradientsAlone if is_bwd else Gradients)(bound, args, kwargs, self.layout)
+        run.paths = self.__dict__.get("_paths", ())
         return Call(run=run, arguments=given, reads_inputs=not is_bwd, columns=columns)
 
     def _like(self, cls: type, model: Any) -> tuple[Any, str]:
@@ -187,6 +188,7 @@ class OwnOperation(OwnWorkload):
             words = self.module.tolerance(**options_for(self.module.tolerance, self._fields()))
         state = self.pass_ != "bwd" and not is_public  # a backward alone starts from a forward that made its changes
         judge = Judge(reference, args, kwargs, tf32=self.tf32, quick=quick, state=state, **words)
+        self.__dict__["_paths"] = getattr(reference, "paths", ())
         self.__dict__["_outside_bytes"] = judge.output_bytes + getattr(reference, "upstream_bytes", 0)
         return judge
 

@@ -265,6 +265,32 @@ def mixed(x): return Mixed.apply(x)
     assert not expected.check(mine.call(mine.module.mixed, inputs).run()).correct
 
 
+@pytest.mark.parametrize("pass_", ["bwd", "fwd_bwd"])
+@pytest.mark.parametrize(
+    ("returned", "right"),
+    [
+        ('{"z": 3 * x.sin(), "y": 2 * x}', True),
+        ('{"y": 2 * x, "z": 3 * x.sin()}', True),
+        ("[2 * x, 3 * x.sin()]", True),  # in the order of the reference
+        ('{"y": 3 * x.sin(), "z": 2 * x}', False),
+        ("[3 * x.sin(), 2 * x]", False),
+    ],
+)
+def test_outputs_of_other_names_or_another_order_have_the_gradients_of_the_references(
+    operation, pass_, returned, right
+):
+    text = f"""
+import torch
+def inputs(): return torch.randn(3, 5)
+def reference(x): return {{"y": 2 * x, "z": 3 * x.sin()}}
+def other(x): return {returned}
+"""
+    mine = operation(text, pass_=pass_)
+    inputs = mine.draw_inputs("cpu", 0)
+    expected = mine.expected_outputs(inputs)
+    assert expected.check(mine.call(mine.module.other, inputs).run()).correct is right
+
+
 @pytest.mark.parametrize("pass_", ["fwd", "bwd", "fwd_bwd"])
 def test_inputs_by_name_have_gradients_too(operation, pass_):
     mine = operation(NAMED, pass_=pass_)
