@@ -34,6 +34,8 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
     """
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _no_such_option(error.missing_cfg_file or "", error.options, folders, words)
+    if isinstance(error, RecursionError):
+        return "a value is nested too deeply, or contains itself"
     if isinstance(error, OverrideParseException):
         return _no_override(error, words)
     text, cause = str(error), error
@@ -62,6 +64,8 @@ def check_yaml(file: Path) -> None:
         OmegaConf.load(file)
     except FileNotFoundError:
         return
+    except RecursionError:
+        raise BadInput(f"{file}: nested too deeply, or contains itself") from None
     except YAML_ERRORS as error:
         where, reason = str(file), str(error).partition("\n")[0]
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
@@ -124,6 +128,8 @@ def _no_such_option(file: str, options: Sequence[str], folders: Sequence[Path], 
     if group.startswith(EXPERIMENT):
         of = group[len(EXPERIMENT) :]
         return f"{group}={name}: no such option; in an experiment's defaults write: override /{of}: {name}"
+    if group == "log" and name == "none":
+        return "log=none: it turns off all loggers; write it alone, or leave it out"
     if group == "workload" and Path(name).is_dir():
         return f"workload={name}: no such option; workload={name}/ takes the tasks in that folder"
     if group == "workload" and Path(f"{name}.py").is_file():

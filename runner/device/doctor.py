@@ -4,7 +4,6 @@ import contextlib
 import json
 import netrc
 import os
-import platform
 import re
 import shutil
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from .. import __version__
 from ..records.bad_input import BadInput
 from . import cache, gpus, lock, processes, tools
 from .files import text_in
@@ -149,10 +147,7 @@ def check_software() -> list[Check]:
     for package, extra in EXTRAS.items():
         advice = f"pip install -e '.[{extra}]' in the checkout, for launcher={extra}"
         packages.append(_package(package, package, advice))
-    config = f"{package_version('hydra-core')}, with OmegaConf {package_version('omegaconf')}"
-    own = [Check("kernel-runner", __version__), Check("Hydra", config)]
-    python = Check("Python", f"{platform.python_version()}, on {platform.platform()}")
-    return [*own, python, torch, *packages, _peers(), _nvcc(cuda), _cxx()]
+    return [Check("Python", sys.version.split()[0]), torch, *packages, _peers(), _nvcc(cuda), _cxx()]
 
 
 def _package(name: str, package: str, advice: str, *, missing: bool = False) -> Check:

@@ -55,7 +55,7 @@ class RankGroup(WorkerProcess):
     @property
     def phase(self) -> Phase:
         """The current phase of rank 0, or the last one of the rank that was lost."""
-        return self._ranks[self._lost or 0]._phase
+        return self._ranks[self._lost or 0].due.phase
 
     def has_ended(self) -> bool:
         """Return whether all ranks have ended."""
@@ -70,6 +70,7 @@ class RankGroup(WorkerProcess):
         """Send a message that every rank answers. Raises Gone."""
         self._answers = {}
         for number, rank in enumerate(self._ranks):
+            rank.cases, rank.timed = self.cases, self.timed
             try:
                 WorkerProcess.ask(rank, message, phase, limit_s, case)
             except Gone as gone:

@@ -16,7 +16,7 @@ from ..device import processes
 from ..device.gpus import Gpu
 from ..records.case import CaseRecord
 from ..records.row import Phase
-from .messages import read_message
+from .messages import Due, read_message
 from .spawn import CHUNK_BYTES, DYING_S, Gone, Source
 
 FILES = "files"  # folder for files of measurements, next to the log
@@ -27,7 +27,7 @@ MOST_LOG_BYTES = 2**26  # limit of the log; if cases print more, the part for th
 MOST_BYTES = 2**27  # limit of a message; a row with all of its samples has some 10 MB
 SEND_S = 10.0  # for a worker to accept a message, which it reads as soon as it has answered
 NEWEST_MARKS: dict[Path, int] = {}  # by log: its size at the last message to any of the workers that share it
-MALFORMED = "the worker sent an invalid message and was killed"
+NOT_DUE = "the worker sent an invalid message and was killed"
 
 
 class WorkerProcess:
@@ -51,8 +51,7 @@ class WorkerProcess:
         self.cases = 0  # cases that it has run
         self.user_files: set[str] = set()  # the user's files that they ran
         self.timed: set[str] = set()  # keys of the cases that it can compare
-        self._phase: Phase = "start"
-        self._case: CaseRecord | None = None  # that it runs
+        self.due = Due()  # messages that it may send now
         self.deadline = 0.0  # end of the phase, on the monotonic clock
         self.paused = False
         self.dying = False  # it was killed or has closed its channel, and its memory is still in use
@@ -111,15 +110,15 @@ class WorkerProcess:
     @property
     def phase(self) -> Phase:
         """The current phase."""
-        return self._phase
+        return self.due.phase
 
     def enter(self, phase: Phase, limit_s: float) -> None:
         """Set the phase, which begins now."""
-        self._phase, self.deadline = phase, time.monotonic() + limit_s
+        self.due.phase, self.deadline = phase, time.monotonic() + limit_s
 
     def ask(self, message: object, phase: Phase, limit_s: float, case: CaseRecord | None = None) -> None:
         """Send a message that the worker will answer, about ``case`` if given. Raises Gone."""
-        self._case = case
+        self.due = Due(phase, case, fresh=not self.cases, timed=self.timed)
         self.enter(phase, limit_s)
         self.send(message)
 
@@ -138,7 +137,7 @@ class WorkerProcess:
             raise Gone(self.end()) from None
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message, or None if it is not complete yet. Raises Gone if it is malformed.
+        """Return the next message, or None if it is not complete yet. Raises Gone if it is not due.
 
         This does not wait, since a worker may be killed in the middle of a message while a process that it has forked
         keeps the channel open. A worker that has closed its channel is killed.
@@ -158,13 +157,13 @@ class WorkerProcess:
                 return None
             self._received += data
             if searched > MOST_BYTES:
-                raise self._killed(MALFORMED)
+                raise self._killed(NOT_DUE)
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         try:
-            return read_message(line, self._case)
+            return read_message(line, self.due)
         except ValueError:
-            raise self._killed(MALFORMED) from None
+            raise self._killed(NOT_DUE) from None
 
     def _killed(self, reason: str) -> Gone:
         """Kill it without waiting. Return an error with the message ``reason``."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
-from runner import cli
+from runner import __version__, cli
+from runner.cli import version
+from runner.device.gpus import Gpu
 from runner.device.processes import environment
 from runner.records.options import option_names, option_summaries
 
@@ -59,7 +62,7 @@ def test_alone_it_says_what_to_type(capsys):
     [(">&-", ""), ("> /dev/full", "runner: cannot write the output: No space left on device\n")],
 )
 def test_a_closed_or_full_output_is_no_traceback(output, said):
-    words = ["bash", "-c", f"{sys.executable} -m runner list {output}"]
+    words = ["bash", "-c", f"{sys.executable} -m runner version {output}"]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1 if said else 0, said)
 
@@ -99,6 +102,7 @@ def test_the_help_of_every_sub_command_has_the_same_form(command, flag, capsys):
             ["gate", "--baseline", "a", "b", "output_di=x"],
             "output_di: not an argument of gate --baseline; did you mean ",
         ),
+        (["version", "x"], "x: not an argument of version; one of: --help"),
         (["doctor", "x=y"], "x: not an argument of doctor; one of: --help"),
     ],
 )
@@ -150,3 +154,30 @@ def test_run_may_be_written_or_left_out(capsys):
                 code = end.code
             answers.append((code, *capsys.readouterr()))
         assert answers[0] == answers[1]
+
+
+def test_version_prints_what_a_bug_report_needs_and_imports_no_torch():
+    probe = (
+        "import sys; from runner.cli import main; code = main(['version']); sys.exit(code or 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], env=environment(), capture_output=True, text=True, check=True)
+    versions = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if not line.startswith("torch's"))
+    assert versions["kernel-runner"] == __version__
+    assert {name: versions[name] for name in ("torch", "hydra-core", "omegaconf")} == {
+        name: metadata.version(name) for name in ("torch", "hydra-core", "omegaconf")
+    }
+    assert {"python", "triton", "wandb", "system", "driver", "GPUs"} <= versions.keys()
+
+
+def test_the_cuda_of_torch_is_read_from_its_file(capsys):
+    import torch
+
+    assert cli.main(["version"]) == 0
+    assert f"torch's CUDA   {torch.version.cuda or 'none'}\n" in capsys.readouterr().out
+
+
+def test_version_names_the_gpus_that_a_program_sees(monkeypatch, capsys):
+    monkeypatch.setattr(version, "driver", lambda: "580.1")
+    monkeypatch.setattr(version.gpus, "visible", lambda: [Gpu(n, f"GPU-{n}", "NVIDIA H200", 0, 0) for n in (0, 1)])
+    assert cli.main(["version"]) == 0
+    assert "driver         580.1\nGPUs           NVIDIA H200, NVIDIA H200\n" in capsys.readouterr().out

@@ -160,6 +160,10 @@ MISTAKES = {
         ["workload=gelu", "impl=k.cu:f"],
         "impl=k.cu:f: write impl=cuda impl.path=k.cu:f",
     ),
+    "no logger beside one": (
+        ["workload=gelu", "log=wandb,none"],
+        "log=none: it turns off all loggers; write it alone, or leave it out",
+    ),
     "equal values of a sweep": (
         ["workload=gelu", "seed=0,1,0", "-m"],
         "seed=0,1,0: seed=0 is given 2 times, and equal cases are measured once; to measure each case again: replicas",
@@ -395,6 +399,10 @@ def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("value", "line"),
     [
+        ("[" * 1100, "nested too deeply, or contains itself"),
+        ("[" * 200 + "]" * 200, "nested too deeply, or contains itself"),
+        ("[" * 20000, "nested too deeply, or contains itself"),
+        ("&a [*a]", "nested too deeply, or contains itself"),
         ("\x01", "not valid YAML: unacceptable character #x0001: special characters are not allowed"),
         ("\udcff", "not valid YAML: 'utf-8' codec can't decode byte 0xff in position 6: invalid start byte"),
         ("!!int ''", "not valid YAML: string index out of range"),
@@ -432,6 +440,12 @@ def test_a_reference_that_is_not_in_the_grid_is_refused(measure, monkeypatch):
     ):
         config.plan([*words, f"measure.{measure}.reference=triton"])
     assert config.plan([*words, f"measure.{measure}.reference=torch"])
+
+
+def test_a_value_that_is_nested_too_deeply_is_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    with pytest.raises(BadInput, match=r"^a value is nested too deeply, or contains itself$"):
+        config.plan(["workload.rows=" + "[" * 2000 + "]" * 2000])
 
 
 def test_a_key_with_a_newline_or_an_escape_code_is_shown_escaped(monkeypatch, tmp_path):

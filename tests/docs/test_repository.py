@@ -36,9 +36,9 @@ def test_hooks_are_the_steps_of_make_test():
     assert all(f"$(BIN)/{entry}" in makefile for entry in entries)
 
 
-def test_a_report_of_a_bug_has_what_doctor_prints():
+def test_a_report_of_a_bug_has_what_doctor_and_version_print():
     asked = [field["attributes"]["label"] for field in read(".github/ISSUE_TEMPLATE/bug_report.yml")["body"]]
-    assert "python -m runner doctor" in asked
+    assert {"python -m runner doctor", "python -m runner version"} <= {*asked}
 
 
 def test_the_citation_is_of_this_version():

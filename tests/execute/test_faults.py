@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import time
@@ -91,14 +92,40 @@ def own_row(x, **changes):
     row = {"case": case.to_record(), "key": case.key, "status": "ok", "reason": "", "device": "cpu", "phase": "measure"}
     row |= {"metrics": {}, "series": {}, "files": [], "detail": "", "fingerprint": {}}
     return {"row": row | changes, "spoiled": False, "calibrations": {}}
-def sends_the_row_of_another_case(x):
+def of_another(x):
     forged = own_row(x)
     forged["row"]["key"] = "0" * 16
-    to_sockets(json.dumps(forged).encode() + b"\\n")
+    return forged
+FORGED = {
+    "a phase that does not exist": lambda x: {"phase": "lunch"},
+    "a phase that is none of a case": lambda x: {"phase": "compare"},
+    "a list as a phase": lambda x: {"phase": ["build"]},
+    "the start of a worker": lambda x: {"environment": {"torch": "2.13"}},
+    "a list as an environment": lambda x: {"environment": [1]},
+    "a comparison": lambda x: {"rounds": {"batches_us": {}, "instruments": {}, "reason": "no"}},
+    "a compilation": lambda x: {"prepared": {"precompile_s": 1.0}},
+    "no room": lambda x: {"full": "no room"},
+    "a short row": lambda x: {"row": {"status": "ok"}, "spoiled": False, "calibrations": {}},
+    "a row alone": lambda x: {"row": own_row(x)["row"]},
+    "a list as a row": lambda x: {"row": [1], "spoiled": False, "calibrations": {}},
+    "a row of another case": of_another,
+    "a row with digests of its files": lambda x: own_row(x, fingerprint={"python": "3.11", "k.py": "0"}),
+    "a row with a word as its time": lambda x: own_row(x, metrics={"wall_us": "fast"}),
+    "a row with a list as its metrics": lambda x: own_row(x, metrics=[1]),
+    "a row with a list as its device": lambda x: own_row(x, device=[1]),
+    "a row and a phase": lambda x: own_row(x) | {"phase": "lunch"},
+    "a row and an environment": lambda x: own_row(x) | {"environment": {}},
+    "a row without a reason": lambda x: own_row(x, status="error"),
+    "a word as a calibration": lambda x: own_row(x) | {"calibrations": {"zero": "0"}},
+    "not a number": lambda x: own_row(x, metrics={"wall_us": float("nan")}),
+    "a number too large for JSON": lambda x: own_row(x, metrics={"flops": 10**30, "wall_us": "x"}),
+}
+def forges(x):
+    form = [*FORGED.values()][x.shape[-1] - 64]
+    to_sockets(json.dumps(form(x)).encode() + b"\\n")
     return right(x)
-def sends_a_word_as_its_time(x):
-    to_sockets(json.dumps(own_row(x, metrics={"wall_us": "fast"})).encode() + b"\\n")
-    return right(x)
+def enters_phases_for_ever(x):
+    while True: to_sockets(b'{"phase": "build"}\\n')
 def sends_no_end(x):
     while True: to_sockets(b"7" * 2**20)
 def nests(x): to_sockets(b"[" * 10**6 + b"\\n"); return right(x)
@@ -294,20 +321,28 @@ def test_a_log_that_is_removed_costs_no_case(launch_user, tmp_path, what):
     assert [row.status for row in rows] == ["ok", "ok", "crashed", "ok"]
 
 
-MALFORMED = ["sends_what_is_no_message", "sends_what_is_no_object", "sends_an_empty_object"]
-MALFORMED += ["sends_the_row_of_another_case", "sends_a_word_as_its_time"]
-
-
-@pytest.mark.parametrize("name", MALFORMED)
+@pytest.mark.parametrize("name", ["sends_what_is_no_message", "sends_what_is_no_object", "sends_an_empty_object"])
 def test_a_case_that_writes_to_the_worker_s_channel_has_crashed(grid, name):
     rows = grid(name, "right")
     assert (rows[name].status, rows["right"].status) == ("crashed", "ok")
     assert rows[name].reason == "the worker sent an invalid message and was killed in phase build"
 
 
+FORMS = re.findall(r'^    "([^"]*)": ', USER.partition("FORGED = {")[2], re.MULTILINE)
+
+
+def test_a_message_that_is_not_due_costs_the_case_that_sent_it(launch_user):
+    cases = [("forges", 64 + place) for place in range(len(FORMS))]
+    *rows, last = (one for one in launch_user(USER, *cases, ("right", 63)) if hasattr(one, "status"))
+    said = {form: (row.status, row.reason) for form, row in zip(FORMS, rows, strict=True)}
+    crashed = "crashed", "the worker sent an invalid message and was killed in phase build"
+    assert said == dict.fromkeys(FORMS, crashed)
+    assert last.status == "ok"
+
+
 def test_messages_without_an_end_cost_the_case_that_sent_them(grid):
-    rows = grid("sends_no_end", "nests", "right")
-    assert [row.status for row in rows.values()] == ["crashed"] * 2 + ["ok"]
+    rows = grid("enters_phases_for_ever", "sends_no_end", "nests", "right")
+    assert [row.status for row in rows.values()] == ["crashed"] * 3 + ["ok"]
 
 
 def test_the_parent_does_not_wait_for_the_rest_of_a_message(grid):
