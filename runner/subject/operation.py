@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -248,6 +248,7 @@ class FileCheck:
     function: Callable[[Any, Any], object]
     reference: Callable[..., Any]
     arguments: tuple[Sequence[Any], Mapping[str, Any]]  # arguments of both, as they were before a call
+    takes_whole: ClassVar[bool] = True  # and not the tensors of a result alone; bench has no such check
     in_place: bool = True  # a call that returns no tensor leaves its outputs in the arguments that it changes
 
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:

@@ -21,7 +21,6 @@ from ..timing.kept_result import forgiven, is_right_for_other_values, other_valu
 from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
 from ..timing.unwritten import fill_cached, filled
-from .operation import FileCheck
 from .recompiles import compilations, eagerly, recompiles
 
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
@@ -119,7 +118,7 @@ def checked(
 def judged(like: object, paths: Sequence[str], expected: Outputs, outputs: Sequence[Any]) -> CheckResult:
     """Check the tensors that a further call returned, in a result ``like`` the first one, which had ``paths``."""
     # For check() alone: a reference would also be compared with the numbers that the first call returned.
-    if like is not None and isinstance(expected, FileCheck):
+    if like is not None and getattr(expected, "takes_whole", False):
         try:
             whole = nested.refilled(like, outputs)
         except Exception:  # other tensors than the first call returned, or a class that is not made so
