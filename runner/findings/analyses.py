@@ -27,7 +27,7 @@ from .power_law import FEWEST, power_law
 from .run import Run
 from .validity import contended, may_win, verdict
 
-LONGEST, LONGEST_NAME = 32, 64  # characters of the name of an operation, and of a kernel
+LONGEST, LONGEST_NAME = 32, 64  # characters of the name of an operation, and of a kernel, which may have thousands
 
 
 def ranking(run: Run) -> Iterator[str]:
@@ -139,9 +139,9 @@ def values(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
     """Tell the value of each of ``columns`` for each implementation."""
     for heading, lines in _problems(run).items():
         for column in columns:
-            known = [(run.names.impl(line.case), line.value(column)) for line in lines]
             unit = column_of(column).unit
-            texts = [f"{label} {_told(value, unit)}" for label, value in known if value not in (None, "")]
+            known = [(run.names.impl(line.case), figure(line.value(column), unit)) for line in lines]
+            texts = [f"{label} {shortened(text, LONGEST_NAME)}" for label, text in known if text]
             if texts:
                 yield f"{heading}: {column}: {', '.join(texts)}."
     yield from (f"{sentence}." for sentence in missing_columns(timed_lines(run), columns))
@@ -337,11 +337,6 @@ def _named(column: str) -> str:
 
 def _time(line: Line) -> str:
     return figure(line.time_us, "us")
-
-
-def _told(value: Any, unit: str) -> str:
-    """Return a value as a sentence has it: names of kernels in C++ may have thousands of characters."""
-    return shortened(figure(value, unit), LONGEST_NAME)
 
 
 def _shares(run: Run, line: Line) -> dict[str, float]:

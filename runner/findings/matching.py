@@ -1,10 +1,10 @@
-"""Match the cases of two runs: which of them are the same."""
+"""Match the cases of two runs: which of them are the same. GPUs, versions and numbers of replicas may differ."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..records.case import CaseRecord, Choice
+from ..records.case import BENCH, CaseRecord, Choice
 from ..records.grouping import grouped
 from ..records.row import Row
 from .replicas import replicas_by_case
@@ -54,8 +54,9 @@ def _kind(row: Row) -> Literal["cpu", "cuda", ""]:
 
 def reduced(case: CaseRecord, kind: Literal["auto", "cpu", "cuda"]) -> CaseRecord:
     """Return ``case`` without what may differ between two runs: how exactly it is measured, and a commit."""
-    kept = [Choice(each.name, {k: v for k, v in each.fields.items() if k in MEASURED}) for each in case.measures]
-    measures = tuple(Choice(each.name, {}) if kind == "cpu" else each for each in kept if each.fields)
+    fields = () if kind == "cpu" else MEASURED
+    timed = [each for each in case.measures if each.name in ("benchmark", BENCH)]
+    measures = tuple(Choice(each.name, {k: v for k, v in each.fields.items() if k in fields}) for each in timed)
     settings = replace(case.settings.identity, device=kind)
     return CaseRecord(case.workload, typed(case.impl), measures, settings)
 

@@ -74,13 +74,7 @@ class RunComparison:
 
 
 def compare_runs(compared: Sequence[Run], names: Sequence[str]) -> list[RunComparison]:
-    """Compare each other run with the first. Words are corrected for all comparisons together.
-
-    Two cases are the same if they have the same workload, implementation, seed, debugging mode and kind of device, and
-    on a GPU the same fields of ``MEASURED``. The model of the GPU, versions, the number of replicas, and what only says
-    how exactly to measure, may differ. A git revision is the same if it was typed alike: ``main`` is ``main``, also a
-    week later. A function in a file is the same also in another folder, if no other file has its name.
-    """
+    """Compare each other run with the first. Words are corrected for all comparisons together."""
     sides = [Side(name, run, cases_by_key(run)) for name, run in zip(names, compared, strict=True)]
     return _judged(sides[0], sides[1:])
 
@@ -215,14 +209,13 @@ def _unmatched(match: Match, names: Names) -> Iterator[Pair]:
     shared = _shared_fields([*match.alone[0], *match.alone[1]])
     alike = [{_common(each.case, shared): each for each in reversed(cases)} for cases in match.alone]
     sides = match.first.name, match.other.name
-    for case in match.alone[0]:
-        twin = alike[1].get(_common(case.case, shared), case)
-        reason = f"only in {sides[0]}{_difference((case, twin), sides)}"
-        yield Pair(*names.parts(case.case), reference=merge_replicas(case.rows), doubt=reason)
-    for case in match.alone[1]:
-        twin = alike[0].get(_common(case.case, shared), case)
-        reason = f"only in {sides[1]}{_difference((twin, case), sides)}"
-        yield Pair(*names.parts(case.case), row=merge_replicas(case.rows), doubt=reason)
+    for place, side in enumerate(sides):
+        for case in match.alone[place]:
+            pair = [each.get(_common(case.case, shared), case) for each in alike]
+            pair[place] = case
+            row, reason = merge_replicas(case.rows), f"only in {side}{_difference(pair, sides)}"
+            first, other = (None, row) if place else (row, None)
+            yield Pair(*names.parts(case.case), first, other, reason)
 
 
 def _shared_fields(cases: Iterable[MatchedCase]) -> dict[tuple[str, str], set[str]]:

@@ -157,8 +157,7 @@ class CaseRecord:
     def flat(self) -> dict[str, Scalar]:
         """Its fields by their names on the command line; a git revision as it was typed."""
         impl = {f"impl.{name}": value for name, value in self.impl.fields.items()}
-        if "impl.rev" in impl:
-            impl["impl.rev"] = self.impl.revision or WORKTREE
+        impl["impl.rev"] = self.impl.revision or WORKTREE
         workload = {f"workload.{name}": value for name, value in self.workload.fields.items()}
         return {**workload, **impl, **{name: value for name, value in self.flat_settings.items() if name != "measure"}}
 

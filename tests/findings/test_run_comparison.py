@@ -201,6 +201,13 @@ def test_on_a_cpu_the_settings_of_a_gpu_do_not_count():
     assert matched([timed(mine, 1.0)], [timed(theirs, 1.0)]) == (1, [])
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_else_is_measured_makes_no_other_case(device):
+    case = a_case(device=device)
+    more = replace(case, measures=(*case.measures, Choice("profile", {"cold_l2": True}), Choice("memory", {})))
+    assert matched([timed(case, 1.0)], [timed(more, 1.0)]) == (1, [])
+
+
 def test_cases_of_another_kind_of_device_are_others():
     count, reasons = matched([timed(a_case(device="cpu"), 1.0)], [timed(a_case(), 1.0)])
     assert (count, len(reasons)) == (0, 2)
@@ -336,6 +343,15 @@ def test_paired_rounds_are_used_where_the_run_has_them():
     (pair,) = compare_values(a_run(far, [rounds]), "impl.mode")[0].pairs
     assert (pair.word, pair.source) == ("unclear", "unknown")
     assert pair.doubt.startswith("1.25x as fast in paired rounds, 0.250x by separate times")
+
+
+def test_the_working_tree_is_a_revision_too():
+    main = a_case(options={"rev": f"main@{'0a' * 20}"})
+    (found,) = compare_values(
+        a_run([timed(main, 2.0, separate_pct=0.1), timed(a_case(), 1.0, separate_pct=0.1)]), "rev"
+    )
+    assert (found.reference, found.name) == ("main", "worktree")
+    assert [pair.word for pair in found.pairs] == ["faster"]
 
 
 def test_other_fields_than_those_of_a_workload_and_copies():
