@@ -15,14 +15,16 @@ from .words import in_hydra
 def find_earlier(compose: Composer, overrides: Sequence[str]) -> Plan | None:
     """Return the plan of the run to resume, whose whole grid goes on in its folder.
 
-    None if ``resume.of`` in ``overrides`` is null, or if ``overrides`` choose cases. Raises BadInput.
+    None if ``resume.of`` is null, or if ``overrides`` choose cases. Raises BadInput, also if these lack a workload.
     """
     by_key = {key_of(compose.parse(line)): line for line in overrides}
-    if not all(map(grid.is_run_field, by_key)):
-        return None
     config = compose([by_key[key] for key in ("resume.of", "output_dir", "name") if key in by_key])
     if (of := config.resume.of) is None:
         return None
+    if chosen := [line for key, line in by_key.items() if not grid.is_run_field(key)]:
+        if by_key.keys() & {"workload", "experiment"}:
+            return None
+        raise BadInput(f"resume={of}: {chosen[0]} chooses cases; add the rest of the command, with its workload=")
     folder = run_folder.find(str(of), str(config.output_dir), config.name)
     try:
         return replace(run_folder.read_plan(folder), resume=Resume(of=str(folder)), whole=True)

@@ -124,6 +124,16 @@ def test_what_chooses_cases_means_the_grid_that_it_says(here):
     assert config.plan(["workload=mlp", "resume=last"]).name == "mlp"
 
 
+@pytest.mark.parametrize("field", ["quick=true", "impl=torch"])
+def test_a_field_of_cases_does_not_choose_those_of_the_default_workload(here, field):
+    """``resume=last quick=true`` meant the newest run called gelu, and ``resume=FOLDER seed=1`` put a gelu into any."""
+    for of in ("last", here[0]):
+        with pytest.raises(BadInput, match=f"^resume={of}: {field} chooses cases; add the rest of the command"):
+            config.plan([field, f"resume={of}"])
+        assert config.plan([field, f"resume={of}", "workload=gelu"]).name == "gelu"
+    assert config.plan(["resume=null", field]).name == "gelu"
+
+
 @pytest.mark.parametrize(
     ("words", "example"),
     [
