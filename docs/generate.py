@@ -27,6 +27,7 @@ import yaml  # noqa: E402
 from runner import implementations  # noqa: E402
 from runner.cli.help import ADDED, Entry, entries  # noqa: E402
 from runner.config import grid  # noqa: E402
+from runner.config.messages import SEVERAL  # noqa: E402
 from runner.findings.conclusion import analyses  # noqa: E402
 from runner.implementations import call_line  # noqa: E402
 from runner.measure import columns as measure_columns  # noqa: E402
@@ -121,7 +122,7 @@ def _option(group: str, name: str, source: Source) -> list[str]:
         body = "\n".join(line for line in text if line.startswith("# @package") or not line.startswith("#"))
         return [f"```yaml\n{body}\n```"]
     cls = implementations.implementation_class(name) if group == "impl" else option_class(ROOMS[group], name)
-    where = "measure." + name if group == "measure" else group
+    where = f"{group}.{name}" if group in SEVERAL else group
     parts = _table(cls, source, where)
     if shape := source.values.get("shape"):
         parts.append(f"A shape gives its sizes in the order `{where}.shape=[{','.join(shape)}]`.")

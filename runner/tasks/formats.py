@@ -14,7 +14,8 @@ from ..records.schema import RANKED
 from . import flashinfer, kernelbench, popcorn
 
 FILLED = ("dtype", "device", "generator", "seed", *RANKED)  # parameters of ``inputs`` that the runner gives
-RESERVED = ("path", "dtype", "tf32", "pass", "layout", "shape", "axes", "name")  # fields that every own workload has
+SHARED = ("dtype", "tf32", "pass", "layout")  # fields of every own workload that may be swept
+RESERVED = ("path", *SHARED, "shape", "axes", "name")  # fields that every own workload has
 GPU = re.compile(r"cuda(:\d+)?")
 PARTS = re.compile(r"(\D*)(\d*)")
 TASKS = {  # suffix → what a file has that may be a task, though one with a mistake

@@ -21,7 +21,7 @@ from ..records.bad_input import BadInput
 from ..records.grouping import reachable
 from ..records.schema import RANKED
 from . import formats
-from .formats import FILLED, RESERVED
+from .formats import FILLED, RESERVED, SHARED
 from .syntax import assigned, constant, decorators, names_in, parameters
 
 DType = Literal["float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"]
@@ -124,9 +124,9 @@ def _read(path: str, *version: int) -> OwnFile:
     if named_ranks:
         fields.setdefault("ranks", 2)
     for name in axes if isinstance(axes, dict) else [axes]:
-        if name not in fields or not isinstance(axes[name], list | tuple | str):
+        if name not in (*fields, *SHARED) or not isinstance(axes[name], list | tuple | str):
             example = "axes = {'cols': [1024, 4096]}"
-            raise BadInput(f"{path}: axes: write a list of values for each field, as in {example}")
+            raise BadInput(f"{path}: axes: {name} is not a field with a list of values; write it as in {example}")
     return OwnFile(
         path=path,
         format=task.format,

@@ -57,6 +57,11 @@ def test_fields_implementations_and_parts_are_read(file):
     assert (read.axes, read.atol, read.rtol) == ({"cols": [1024, 4096]}, None, 1e-3)
 
 
+def test_the_fields_of_every_workload_may_be_swept_too(file):
+    axes = {"n": [1, 2], "dtype": ["float16", None], "pass": ["fwd", "bwd"], "tf32": [True], "layout": ["offset"]}
+    assert file(f"axes = {axes}\ndef inputs(n=1): ...\ndef reference(x): ...").axes == axes
+
+
 @pytest.mark.parametrize("line", ["axes: dict = {'n': [1, 2]}", "axes, atol = {'n': [1, 2]}, 1e-3"])
 def test_a_setting_may_be_annotated_or_one_of_several(file, line):
     assert file(f"{line}\ndef inputs(n=1): ...\ndef reference(x): ...").axes == {"n": [1, 2]}
@@ -97,7 +102,7 @@ def test_it_is_read_again_after_an_edit(file):
         ),
         (
             "axes = {'m': [1]}\ndef inputs(n=1): ...\ndef reference(x): ...",
-            "axes: write a list of values for each field",
+            "is not a field with a list of values; write it as in axes = {'cols': [1024, 4096]}",
         ),
         (
             "atol = -1\ndef inputs(n=1): ...\ndef reference(x): ...",
