@@ -23,11 +23,9 @@ from ..findings import tuning
 from ..findings.names import Names
 from ..findings.tuning import confirm, confirming, judge, racing
 from ..records.bad_input import BadInput
-from ..records.case import CaseRecord
 from ..records.plan import Plan
 from ..report import reproduce
 from ..report.tuning import describe
-from ..timing.statistics import BATCHES
 from ._parser import Parser
 from .run import as_sweep, carry_out, early_zygote
 
@@ -47,18 +45,19 @@ def main(argv: Sequence[str]) -> int:
             mistake = "tune compares the arguments of one implementation; give one, without other fields to sweep"
             raise BadInput(f"impl: {mistake}")
         cases = [case for contest in contests for case in contest.cases]
-        session, _ = carry_out(_arranged(plan, list(map(racing, cases))), ["tune", *argv], early)
+        plan = replace(plan, cases=tuple(map(racing, cases)), baseline=None)
+        session, _ = carry_out(plan, ["tune", *argv], early)
         contests = [judge(contest, *session.grid()) for contest in contests]
         again = [
             confirming(case, process, PROCESSES)
             for process in range(1, PROCESSES + 1)
             for contest in contests
-            if contest.fastest and contest.fastest.key != contest.default.key
+            if contest.fastest and contest.may_gain
             for case in (contest.default, contest.fastest)
         ]
         if again:
             print(f"tune: the winner and the default again, in {PROCESSES} more processes", flush=True)
-            session, _ = carry_out(_arranged(plan, again), ["tune", *argv], extended=session)
+            session, _ = carry_out(replace(plan, cases=tuple(again)), ["tune", *argv], extended=session)
             contests = [confirm(contest, PROCESSES, *session.grid()) for contest in contests]
     names = Names(cases)
     for contest in contests:
@@ -79,15 +78,3 @@ def _check(plan: Plan) -> None:
             raise BadInput(f"debug={case.settings.debug}: its timings are not valid; leave debug out")
         if [measure.name for measure in case.measures] != ["benchmark"]:
             raise BadInput("measure: tune compares times; give measure=benchmark alone")
-        rounds = case.measures[0].fields["paired_rounds"]
-        if not isinstance(rounds, int) or rounds < BATCHES:
-            raise BadInput(
-                f"measure.benchmark.paired_rounds={rounds}: tune compares in paired rounds; give at least 10"
-            )
-
-
-def _arranged(plan: Plan, cases: Sequence[CaseRecord]) -> Plan:
-    """Return ``plan`` with these cases, grouped by problem."""
-    order = {problem: place for place, problem in enumerate(dict.fromkeys(case.problem for case in cases))}
-    sorted_cases = tuple(sorted(cases, key=lambda case: (case.replica, order[case.problem])))
-    return replace(plan, cases=sorted_cases, baseline=None)

@@ -41,6 +41,7 @@ class Line:
     speedup_high: float | None = None
     paired: bool | None = None
     vs_baseline: str | None = None
+    raced: bool = False  # a race has shown ``vs_baseline``: its paired rounds ended when the slower one dropped out
     fastest: Literal["yes", "tied", "only", "unknown", "no"] = "no"
     winner: bool = False  # the first of its problem, also if another is tied with it
     behind: Ratio | None = None  # time over the winner's, if it is correct and both have an interval
@@ -155,7 +156,9 @@ class _Problem:
             alone = "unknown" if ahead[1:] else "yes" if len(may) > 1 else "only"
             word = "no" if i not in ahead else "tied" if i in tied or (i == best and tied) else alone
             columns |= {"fastest": "unknown" if word != "no" and line.case.problem in unfinished else word}
-            columns |= {"vs_baseline": None if base is None else words.get((i, base))}
+            columns |= {"vs_baseline": None if base is None else words.get((i, base)), "raced": (i, base) in raced}
+            if columns["raced"]:  # the interval of the separate times decides nothing
+                columns |= {"speedup_low": None, "speedup_high": None}
             lines.append(replace(line, **columns))
         return lines
 
@@ -173,7 +176,7 @@ class _Problem:
     def _behind(self, place: int, words: Mapping[tuple[int, int], str]) -> tuple[Ratio | None, str | None]:
         """Return the ratio of the case at ``place`` to the fastest, and its conclusion; None, None without one."""
         if self.best is None or place == self.best or place not in self.rivals:
-            return None, None
+            return None, "slower" if self.best is not None and place in self.dropped else None
         if ratio := self.ratios.get((place, self.best)):
             return ratio, words.get((place, self.best))
         if ratio := self.ratios.get((self.best, place)):

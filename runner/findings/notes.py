@@ -41,6 +41,7 @@ QUICK = "quick: wider intervals; leave out quick=true for figures to keep"
 ALONE = "#"  # before a time
 OWN_TIME = f"{ALONE} measured alone, not in paired rounds as the others"
 TIED = "≈ tied for the fastest: cannot be told apart"
+RACED = "the race of tune has shown which is faster, in paired rounds that ended when the slower one dropped out"
 
 
 def footnotes(lines: Sequence[Line], names: Names) -> Iterator[str]:
@@ -55,7 +56,7 @@ def footnotes(lines: Sequence[Line], names: Names) -> Iterator[str]:
     others = [(line, line.behind) for line in lines if not (line.ratio and line.ratio.separate is not None)]
     yield from _without_conclusion(others, "not compared with the fastest", names)
     separate = [(line, line.ratio) for line in lines if line.ratio and not line.ratio.paired]
-    for reason, members in grouped(separate, lambda pair: doubt(pair[1])).items():
+    for reason, members in grouped(separate, lambda pair: RACED if pair[0].raced else doubt(pair[1])).items():
         cases = and_more([line for line, _ in members], names)
         yield f"{cases}: the speed-up compares two separate times, not paired rounds{f'; {reason}' if reason else ''}"
     launch_bound = [line for line in lines if line.launch_bound and may_win(line.row) and line.value("pipelined_us")]

@@ -34,6 +34,12 @@ class Contest:
     failed: tuple[tuple[CaseRecord, str], ...] = ()  # candidates without a time that counts, and why
     gain: Ratio | None = None  # time of the fastest over the default's, from processes that chose nothing
 
+    @property
+    def may_gain(self) -> bool:
+        """Whether the fastest and the default differ, and both have a time."""
+        failed = [case.key for case, _ in self.failed]
+        return self.fastest is not None and self.default.key not in (self.fastest.key, *failed)
+
 
 def contests(cases: Sequence[CaseRecord]) -> list[Contest]:
     """Return a contest for each problem and implementation of ``cases``. The default is always a candidate."""
@@ -90,7 +96,7 @@ def judge(contest: Contest, rows: Sequence[Row], rounds: Sequence[PairedRounds])
 
 def confirm(contest: Contest, processes: int, rows: Sequence[Row], rounds: Sequence[PairedRounds]) -> Contest:
     """Return ``contest`` with its gain, from the rows of the fastest and of the default in ``processes`` processes."""
-    if contest.fastest is None or contest.fastest.key == contest.default.key:
+    if contest.fastest is None or not contest.may_gain:
         return contest
     numbers = range(1, processes + 1)
     mine, base = (

@@ -457,8 +457,12 @@ def test_what_a_race_has_shown_is_not_unclear_beside_the_fastest(baseline):
     race = replace(left, instruments={**left.instruments, torch.case.key: "graph_timestamps"})
     lines = {line.case.impl.name: line for line in derive_lines(rows, baseline, [race])}
     assert (lines["triton"].fastest, lines["torch"].fastest) == ("yes", "no")
-    words = [line.vs_baseline for line in lines.values() if not line.baseline]
-    assert words == ["slower" if baseline == "triton" else "faster"]
+    (other,) = (line for line in lines.values() if not line.baseline)
+    assert other.vs_baseline == ("slower" if baseline == "triton" else "faster")
+    assert (other.speedup_low, other.speedup_high) == (None, None)
+    assert lines["torch"].vs_winner == "slower"
+    (note,) = footnotes([*lines.values()], Names([line.case for line in lines.values()]))
+    assert "not paired rounds; the race of tune has shown which is faster" in note
 
 
 def test_equal_calls_are_all_tied():

@@ -60,6 +60,14 @@ def test_what_dropped_out_of_the_race_or_failed_is_not_left_and_the_gain_is_meas
     ]
 
 
+def test_a_default_without_a_time_is_not_measured_again(contest):
+    after = raced(contest, {None: None, 64: 20.0, 128: 10.0, 256: 20.0}, dropped=[64, 256])
+    assert not after.may_gain
+    assert describe(confirm(after, 1, [], []), Names(contest.cases))[:2] == [
+        "tune: add: triton(BLOCK=128), the fastest of 4", "  triton has no time to compare with",
+    ]  # fmt: skip
+
+
 def test_where_nothing_is_faster_there_is_nothing_to_pin_and_without_times_there_is_no_winner(contest):
     names = Names(contest.cases)
     best = raced(contest, {None: 10.0, 64: 20.0, 128: 20.0, 256: 20.0}, dropped=[64, 128, 256])
@@ -92,7 +100,6 @@ def test_processes_that_confirm_share_the_rounds_of_one_comparison(contest):
         ([*GRID, *ARGS, "replicas=2"], "replicas: tune starts processes of its own; leave replicas out"),
         ([*GRID, *ARGS, "measure=[benchmark,memory]"], "measure: tune compares times; give measure=benchmark alone"),
         ([*GRID, *ARGS, "debug=interpret"], "debug=interpret: its timings are not valid; leave debug out"),
-        ([*GRID, *ARGS, "measure.benchmark.paired_rounds=5"], "measure.benchmark.paired_rounds=5: tune compares in pa"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_in_one_line(words, answer):
