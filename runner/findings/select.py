@@ -51,7 +51,11 @@ def chosen_lines(runs: Sequence[Run], conditions: Sequence[str], sort: str | Non
     """Return the lines of each run that fulfil ``conditions``, in the order of the column ``sort``. Raises BadInput."""
     if not (conditions or sort):
         return [run.lines for run in runs]
-    records = [record for run in runs for record in flat_records(run.lines)]
+    records = [
+        record | {"impl.rev": line.case.flat["impl.rev"]}  # as it was typed, without the commit
+        for run in runs
+        for record, line in zip(flat_records(run.lines), run.lines, strict=True)
+    ]
     kept = {*where(records, conditions)} if conditions else {*range(len(records))}
     chosen = []
     for run, start in zip(runs, accumulate((len(run.lines) for run in runs), initial=0), strict=False):

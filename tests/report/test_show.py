@@ -187,6 +187,14 @@ def test_where_chooses_rows_by_any_column(folder, show, conditions, labels):
     assert f"{sum(' ' not in label for label in labels)} of 18 cases: " in text
 
 
+def test_where_takes_a_revision_as_it_was_typed(made, tmp_path, show):
+    revisions = {"rev": f"v1@{40 * 'a'}"}, {}
+    revised = [made.timed(made.case("gelu", "triton", {"cols": 8}, **revision), 1.0) for revision in revisions]
+    folder = made.finished(tmp_path / "outputs" / "2025-01-31" / "10-11-12-gelu", revised)
+    for name in ("v1", "worktree"):
+        assert order(show(folder, "--where", f"rev={name}")) == ["gelu", f"triton@{name}"]
+
+
 def test_a_speed_up_is_still_that_of_the_whole_run(folder, show):
     whole, some = (show(folder, *words) for words in ([], ["--where", "impl=compiled,cols=256"]))
     (line,) = [line.split() for line in some.splitlines() if "★" in line]
