@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..records.case import CaseRecord
+from ..records.figures import figure
 from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
 from ..timing.statistics import BATCHES, Ratio, standing
@@ -175,14 +176,16 @@ def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     if ratio.log - ratio.half > limit:
         more = max(REPLICAS, processes + REPLICAS - 1)
         return f"above the limit by its own interval, but not corrected for all comparisons: replicas={more}"
-    needed, now = abs(limit - ratio.log), f"±{100 * ratio.half:.2g} %"
-    wanted = f"needs an interval of ±{100 * needed:.2g} %, has {now}"
+    needed = abs(limit - ratio.log)
+    wanted = f"needs an interval of ±{figure(100 * needed, '%', 2)}, has ±{figure(100 * ratio.half, '%', 2)}"
     sampling = math.sqrt(max(0.0, ratio.half**2 - ratio.systematic**2))
     left = needed**2 - ratio.systematic**2
     if not ratio.paired:
         return pair.doubt or f"{wanted}: measure both in one run (--against), in paired rounds"
     if needed <= ratio.systematic:
-        return f"{wanted}, of which ±{100 * ratio.systematic:.2g} % is the instrument's: a larger --max-slowdown"
+        return (
+            f"{wanted}, of which ±{figure(100 * ratio.systematic, '%', 2)} is the instrument's: a larger --max-slowdown"
+        )
     longer = sampling**2 / left
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"

@@ -154,6 +154,7 @@ def test_nothing_judged_is_no_success_but_everything_skipped_is():
     ("slowdown", "half", "systematic", "advice"),
     [
         (0.0, 0.06, 0.0, "needs an interval of ±3 %, has ±6 %: replicas=5"),
+        (0.0, 1.3, 0.0, "needs an interval of ±3 %, has ±130 %: "),
         (0.029, 0.06, 0.0, "the slowdown is too near to the limit; another --max-slowdown"),
         (0.02, 0.02, 0.015, "of which ±1.5 % is the instrument's"),
     ],

@@ -19,6 +19,7 @@ from runner.findings.lines import derive_lines
 from runner.records.row import Row
 from runner.report import wandb
 from runner.report.wandb import Wandb
+from runner.report.wandb.client import sync
 from runner.report.wandb.record import certificate_file
 from runner.report.wandb.state import read_state
 from runner.store import journal, run_folder
@@ -459,6 +460,14 @@ def test_a_client_that_hangs_is_killed_with_all_it_started(folder, home, monkeyp
         f"W&B: not logged (not done within 5 s); the results are in {folder}"
     ]
     assert gone(int(note.read_text()))
+
+
+def test_an_upload_that_ends_without_a_reason_says_its_last_line(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    client(folder, monkeypatch, "print('panic: no such luck')")
+    _, reason = sync(folder, [folder / "wandb" / "offline-run-1"], dict(os.environ), 60.0, "late")
+    assert reason == "the W&B client exited with code 0: panic: no such luck"
 
 
 def client(folder, monkeypatch, source):

@@ -48,8 +48,11 @@ def run_silently(module: Sequence[str], folder: Path, environment: Mapping[str, 
     """
     silent = {**environment, "WANDB_SILENT": "true"}  # otherwise wandb.login() asks the server for the user's name
     ended, stopped = run_module(module, folder / LOG, silent, limit_s, late)
-    if stopped or not ended.code:
-        return stopped
+    return stopped if stopped or not ended.code else _end(ended)
+
+
+def _end(ended: Ended) -> str:
+    """Return how the client ended, with the last line that it printed."""
     *_, last = ended.output.splitlines() or [""]
     return f"the W&B client {processes.ending(ended.code)}" + (f": {redact(last)}" if last else "")
 
@@ -78,7 +81,7 @@ def sync(
         return url.group() if url else f"uploaded {recorded[0]}", ""
     for mark in marks:  # with it, the next ``wandb sync`` would skip the run
         mark.unlink()
-    return "", reason or f"the upload failed, see {LOG}"
+    return "", reason or _end(ended)
 
 
 def _refused(printed: str, logs: Path) -> str:
