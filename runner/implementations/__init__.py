@@ -18,8 +18,6 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-import yaml
-
 from ..device.processes import ROOT
 from ..kernels.unsupported import Unsupported
 from ..records import schema
@@ -124,6 +122,8 @@ def kernel_names(op: str = "*") -> list[str]:
 @cache
 def defaults() -> dict[str, Choice]:
     """Return all implementations by name, with the fields of their YAML files. A kernel may have no YAML file."""
+    import yaml  # bench does without it
+
     files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONF.glob("impl/*.yaml")]
     plain = {name: Choice(name, {"rev": None}) for name in kernel_names()}
     return plain | {record["name"]: Choice.from_record(record) for record in files}
