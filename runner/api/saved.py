@@ -45,7 +45,7 @@ def save(run: Run, name: str, output_dir: str | Path) -> Path:
     run = _named(run, name)
     fingerprints, repositories = Fingerprints(), Repositories()
     run = replace(run, rows=[_traced(row, fingerprints, repositories) for row in run.rows])
-    facts = {**run_folder.environment(["python", *sys.argv]), "worker": identity.describe()}
+    facts = {**run_folder.environment(["python", *sys.argv], repositories), "worker": identity.describe()}
     folder = run_folder.claim(str(output_dir), name)
     try:
         run_folder.write_plan(folder, run.plan, run.plan.cases)

@@ -157,7 +157,9 @@ def driver() -> str:
 def package_version(name: str) -> str:
     """Return the version of an installed package; "" if it is not installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version(name)
+        package = metadata.distribution(name)  # its ``version`` parses the whole text, for 5 ms
+        text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
+        return text.partition("\nVersion:")[2].partition("\n")[0].strip()
     return ""
 
 

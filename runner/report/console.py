@@ -14,7 +14,7 @@ FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
 def console(file: IO[str] | None = None) -> Console:
     """Return the console on stdout, or on ``file``.
 
-    It raises BrokenPipeError, where rich would end the process with exit code 1.
+    It raises BrokenPipeError, where rich would end the process with exit code 1, and leaves ``:ok:`` as it is.
     """
     from rich.console import Console
 
@@ -22,8 +22,8 @@ def console(file: IO[str] | None = None) -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    out = Piped(file=file)
-    return out if out.is_terminal else Piped(file=file, width=FILE_WIDTH)
+    out = Piped(file=file, emoji=False)
+    return out if out.is_terminal else Piped(file=file, width=FILE_WIDTH, emoji=False)
 
 
 def say(out: Console, text: Text | str) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 import orjson
 
 from ..device.files import no_link, replace_file
-from ..device.git import git
 from ..device.identity import package_version
 from ..device.processes import ROOT
 from ..device.used_paths import repository
@@ -30,6 +29,7 @@ from ..records.plan import Plan
 from ..records.redaction import redact_command
 from ..records.schema import UNREADABLE, check
 from . import journal
+from .provenance import Repositories
 
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
@@ -38,7 +38,6 @@ TIME = "hh-mm-ss-"  # before the name of a run in that of its folder
 ENVIRONMENT = "environment.json"
 PUBLISHED = ".logged"  # names of the reporters that have published all rows of the run, one per line
 
-CHANGES = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
 PACKAGES = ("torch", "triton", "hydra-core", "omegaconf", "numpy", "pandas", "wandb")
 
 
@@ -260,9 +259,9 @@ def _documents(plan: Plan, cases: Sequence[CaseRecord]) -> Iterator[str]:
         yield begin + dumped[shared]
 
 
-def environment(command: Sequence[str]) -> dict[str, Any]:
+def environment(command: Sequence[str], repositories: Repositories | None = None) -> dict[str, Any]:
     """Return the facts that are known without torch: machine, versions, commit, ``command``. Secrets are redacted."""
-    commit = git(ROOT, "rev-parse", "HEAD")  # no repository: None, as for an installed package
+    commit, dirty = (repositories or Repositories()).state(ROOT) or (None, None)  # as for an installed package
     return {
         "command": redact_command(command),
         "started": time.strftime(journal.STARTED),
@@ -270,8 +269,8 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: package_version(name) or None for name in PACKAGES},
-        "commit": commit and commit.strip(),
-        "dirty": None if commit is None else bool(git(ROOT, *CHANGES)),
+        "commit": commit,
+        "dirty": dirty,
     }
 
 

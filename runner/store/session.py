@@ -35,9 +35,9 @@ class Session:
         self.work = Remaining(again={case.key: "" for case in plan.cases})
         self.rows: list[Row] = []  # rows of this session
         self.unsaved: list[Row] = []  # rows that are not in the journal, or only a part of them
-        self.environment = run_folder.environment(["python", "-m", "runner", *argv])
-        self._contents = Contents()  # contents of the journal, with the rows of this session
         self._repositories = Repositories()
+        self.environment = run_folder.environment(["python", "-m", "runner", *argv], self._repositories)
+        self._contents = Contents()  # contents of the journal, with the rows of this session
         self._new = not plan.resume.of
         self._planned = {case.key: case for case in plan.cases}  # all cases of the folder, by their keys
         self._begun = False  # a worker is ready, or has been given a case

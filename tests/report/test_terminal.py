@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +19,7 @@ from runner.records.plan import Plan
 from runner.records.row import Row
 from runner.records.settings import Settings
 from runner.report.case_table import styled_table
+from runner.report.console import console, say
 from runner.report.terminal import terminal_report
 
 
@@ -249,3 +251,9 @@ def test_the_line_of_constants_wraps_at_the_width_of_the_terminal(tmp_path):
     assert drawn[0] == "gelu on cpu"
     assert max(map(len, drawn)) <= 60
     assert " ".join(line.strip() for line in drawn[1:5]) == "gelu: " + " ".join(f"field{i}={i}" for i in range(20))
+
+
+def test_a_function_between_colons_is_no_emoji():
+    printed = io.StringIO()
+    say(console(printed), "k.py:fire: not measured")
+    assert printed.getvalue() == "k.py:fire: not measured\n"
