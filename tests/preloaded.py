@@ -3,8 +3,9 @@
 ``install()`` replaces ``subprocess.Popen`` by one that forks where the command is ``[sys.executable, "-m", "runner",
 ...]`` or ``[sys.executable, "script.py", ...]`` and its environment changes nothing that is read at start; every other
 command starts as ever, and so does one with ``COLD=1`` in its environment. What such a process starts in turn is forked
-as well. What every run needs of the runner is imported beforehand, too; where ``sys.path`` leads to another copy, that
-one is imported as in a cold start.
+from it; what must not have the torch of a case, or other values of TRITON_INTERPRET, from a process that ``serve``
+runs in, of which there is one for each value. What every run needs of the runner is imported beforehand, too; where
+``sys.path`` leads to another copy, that one is imported as in a cold start.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ COMPILING = (  # what a compilation imports, and nothing does before
 )
 COMMAND = ["workload=softmax", "workload.rows=64", "impl=naive,torch", "log=none", "-m"]
 COMMAND += [f"measure.benchmark.{words}" for words in ("samples=20", "max_s=0.02", "warmup_s=0")]
+INTERPRET = "TRITON_INTERPRET"
 SITE = "sitecustomize"  # the module that a cold start imports
 OWN = ("runner", f"{SITE}.py")  # what a folder of PYTHONPATH has that puts no package in the place of another
 REAL = subprocess.Popen
@@ -77,21 +79,30 @@ REAL = subprocess.Popen
 def forkable(args: object, env: Mapping[str, str] | None) -> bool:
     """Whether a forked process does what ``args`` would do in a cold one."""
     words = _words(args)
-    if not (place := _place(words)):
+    if not _place(words):
         return False
-    if words[place] == "kernel_runner.worker.again" and "judge" in json.loads(Path(words[3]).read_text()):
-        return False  # a forked process would judge with the operators that the case has replaced
     given = dict(os.environ if env is None else env)
     changed = {name for name in {*given, *BASE} if name.startswith(AT_START) and given.get(name) != BASE.get(name)}
     paths = {*given.get("PYTHONPATH", "").split(os.pathsep)} - {*BASE.get("PYTHONPATH", "").split(os.pathsep)}
     paths -= {"", os.curdir}
     if not all(any(os.path.exists(os.path.join(path, name)) for name in OWN) for path in paths):  # of other packages
         return False
-    return changed <= {"PYTHONPATH", "PYTHONUNBUFFERED"}
+    return changed <= {"PYTHONPATH", "PYTHONUNBUFFERED", INTERPRET} and given.get(INTERPRET) in (None, "1")
+
+
+def unlike_here(args: object, env: Mapping[str, str] | None) -> bool:
+    """Whether a process forked from this one would differ from a cold one, and one forked by a server would not."""
+    words = _words(args)
+    again = words[_place(words)] == "kernel_runner.worker.again"
+    if again and "judge" in json.loads(Path(words[3]).read_text()):
+        return True  # it would judge with the operators that the case has replaced
+    return (os.environ if env is None else env).get(INTERPRET) != BASE.get(INTERPRET)
 
 
 class Forked(REAL):  # type: ignore[type-arg]
     """A Popen whose child is forked from this process, if that will do. Its other threads must only wait."""
+
+    here = True  # else from the process that ``serve`` runs in
 
     def _execute_child(self, *given: Any) -> None:
         names = REAL._execute_child.__code__.co_varnames[1:]  # type: ignore[attr-defined]
@@ -100,9 +111,11 @@ class Forked(REAL):  # type: ignore[type-arg]
             super()._execute_child(*given)  # type: ignore[misc]
             return
         ends = call["p2cread"], call["c2pwrite"], call["errwrite"]
+        if not self.here and "debug=interpret" in _words(call["args"]):
+            _server("1")  # for its workers; it goes on as long as this process is connected to it
         try:
             self._fork(call, [end if end >= 0 else place for place, end in enumerate(ends)])
-        except ConnectionError:  # who forks has ended: it has said why
+        except OSError:  # who forks has ended, and has said why; or nobody has started it
             super()._execute_child(*given)  # type: ignore[misc]
             return
         self._child_created = True
@@ -113,12 +126,50 @@ class Forked(REAL):  # type: ignore[type-arg]
             os.close(devnull)
 
     def _fork(self, call: Mapping[str, Any], outputs: Sequence[int]) -> None:
+        if not self.here or unlike_here(call["args"], call["env"]):
+            self._fork_elsewhere(_request(call), outputs)
+            return
         keep = {number: number for number in call["pass_fds"]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, about other threads
             self.pid = os.fork()
         if self.pid == 0:
             become(_request(call), outputs, keep)
+
+    def _fork_elsewhere(self, request: Mapping[str, Any], outputs: Sequence[int]) -> None:
+        with LOCK:
+            server = _server(request["env"].get(INTERPRET, ""), start=not self.here)
+            ended, status = os.pipe()
+            message = json.dumps(request).encode(errors="surrogateescape")
+            socket.send_fds(server, [message], [*outputs, status, *request["keep"]])
+            self.pid = json.loads(server.recv(2**16))["pid"]
+        os.close(status)
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        return self._told(0) if self._is_elsewhere() else super().poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._is_elsewhere():
+            return super().wait(timeout)
+        if self._told(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return int(self.returncode)
+
+    def _is_elsewhere(self) -> bool:
+        return hasattr(self, "_ended")
+
+    def _told(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            self.returncode = int(os.read(self._ended, 16) or b"1")
+            os.close(self._ended)
+        return self.returncode
+
+
+class Elsewhere(Forked):
+    """A Popen whose child is forked from the process that ``serve`` runs in."""
+
+    here = False
 
 
 def _words(args: object) -> list[str]:
@@ -236,47 +287,13 @@ def _descriptors(outputs: Sequence[int], keep: Mapping[int, int]) -> None:
                 os.close(int(name))
 
 
-class Elsewhere(Forked):
-    """A Popen whose child is forked from the process that ``serve`` runs in."""
-
-    def _fork(self, call: Mapping[str, Any], outputs: Sequence[int]) -> None:
-        request = _request(call)
-        ended, status = os.pipe()
-        with LOCK:
-            server = _server()
-            message = json.dumps(request).encode(errors="surrogateescape")
-            socket.send_fds(server, [message], [*outputs, status, *request["keep"]])
-            self.pid = json.loads(server.recv(2**16))["pid"]
-        os.close(status)
-        self._ended = ended
-
-    def poll(self) -> int | None:
-        return self._told(0) if self._is_elsewhere() else super().poll()
-
-    def wait(self, timeout: float | None = None) -> int:
-        if not self._is_elsewhere():
-            return super().wait(timeout)
-        if self._told(timeout) is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        return int(self.returncode)
-
-    def _is_elsewhere(self) -> bool:
-        return hasattr(self, "_ended")
-
-    def _told(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
-            self.returncode = int(os.read(self._ended, 16) or b"1")
-            os.close(self._ended)
-        return self.returncode
-
-
 LOCK = threading.Lock()
 BASE: Mapping[str, str] = {}
 PATH: list[str] = []
 LAST = ""  # the module before those of the runner, which are the last ones of sys.modules
 ADDRESS = "PRELOADED_ADDRESS"  # in the environment of all processes of one pytest session
 STARTED_WITH = "PRELOADED_STARTED_WITH"  # and what the environment had AT_START
-SERVER: list[socket.socket] = []
+SERVERS: dict[tuple[int, str], socket.socket] = {}  # process, value of INTERPRET → its connection
 
 
 def install() -> None:
@@ -291,26 +308,32 @@ def install() -> None:
 
 def stand_in() -> str:
     """The first lines of a program that stands in for a profiler: a command of the runner that it starts is forked."""
-    _server()  # of this process: that of the stand-in would end with it
+    _server("")  # of this process: that of the stand-in would end with it
     imported = f"import sys\nsys.path.append({os.path.dirname(__file__)!r})\nimport preloaded"
     return f"#!{sys.executable}\n{imported}\npreloaded.install()"
 
 
-def _server() -> socket.socket:
-    """The connection of this process."""
-    while not SERVER:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
-            listener.bind("\0" + BASE[ADDRESS])  # by the first who comes
-            listener.listen(64)
-            env = BASE | {"OPENBLAS_NUM_THREADS": "1"}
-            words = [sys.executable, os.path.abspath(__file__), str(listener.fileno())]
-            REAL(words, pass_fds=[listener.fileno()], env=env, stdin=subprocess.DEVNULL)
+def _server(interpret: str, *, start: bool = True) -> socket.socket:
+    """The connection of this process to the one that forks what has this value of INTERPRET. Raises OSError."""
+    address = f"\0{BASE[ADDRESS]}-{interpret}"
+    while (key := (os.getpid(), interpret)) not in SERVERS:
+        if start:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
+                listener.bind(address)  # by the first who comes
+                listener.listen(64)
+                env = {name: value for name, value in BASE.items() if name != INTERPRET}
+                env |= {"OPENBLAS_NUM_THREADS": "1", **({INTERPRET: interpret} if interpret else {})}
+                words = [sys.executable, os.path.abspath(__file__), str(listener.fileno())]
+                REAL(words, pass_fds=[listener.fileno()], env=env, stdin=subprocess.DEVNULL)
         ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
-        with contextlib.suppress(ConnectionRefusedError):  # it has just ended
-            ours.connect("\0" + BASE[ADDRESS])
-            SERVER.append(ours)
-    return SERVER[0]
+        try:
+            ours.connect(address)
+            SERVERS[key] = ours
+        except ConnectionRefusedError:  # it has just ended
+            if not start:
+                raise
+    return SERVERS[key]
 
 
 def serve(listener: socket.socket) -> None:
@@ -319,7 +342,8 @@ def serve(listener: socket.socket) -> None:
     for name in (*PACKAGES, *(f"{TOPS[1]}.{name}" for name in OURS)):
         if find_spec(name.partition(".")[0]):
             importlib.import_module(name)
-    if importlib.import_module("torch").version.cuda is None:  # else Inductor starts CUDA, which survives no fork
+    cuda = importlib.import_module("torch").version.cuda  # with it, Inductor starts CUDA, which survives no fork
+    if cuda is None and not os.environ.get(INTERPRET):  # what is interpreted is not compiled
         importlib.import_module("torch._inductor.compile_fx")
         for name in COMPILING:  # this and the keys below take 0.4 s of each process that compiles
             importlib.import_module(name)
