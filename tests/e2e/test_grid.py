@@ -345,7 +345,7 @@ def test_a_kill_loses_at_most_the_case_in_flight(command, tmp_path, folder_with_
 
 @pytest.mark.parametrize("number", [2, 15], ids=["SIGINT", "SIGTERM"])
 def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, number, folder_with_rows):
-    words, options = command("workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m")
+    words, options = command("workload=gelu", "workload.rows=8", "workload.cols=range(1,300)", *QUICK, "-m")
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     path = folder_with_rows(5) / "rows.jsonl"
     process.send_signal(number)
@@ -358,15 +358,36 @@ def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, nu
     assert len(table) == path.read_text().count('"record":"row"') >= 5
 
 
+WANDB = """
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_loader
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        return spec_from_loader(name, SourceFileLoader(name, {path!r})) if name == "wandb" else None
+
+for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def with_wandb(folder, text):
+    """A PYTHONPATH with which ``import wandb`` runs ``text``, in a process that has imported wandb as well."""
+    (folder / "wandb.txt").write_text(text)
+    (folder / "path").mkdir()
+    (folder / "path" / "sitecustomize.py").write_text(WANDB.replace("{path!r}", repr(str(folder / "wandb.txt"))))
+    return os.pathsep.join([str(folder / "path"), str(Path(__file__).resolve().parents[2])])
+
+
 def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(
     command, tmp_path, survivors, folder_with_rows, eventually
 ):
-    (tmp_path / "slow").mkdir()
     waited_for = tmp_path / "waited_for"
     hangs = f"import pathlib, time\npathlib.Path({str(waited_for)!r}).touch()\ntime.sleep(1000)"
-    (tmp_path / "slow" / "wandb.py").write_text(hangs)  # what comes after the last row
-    path = os.pathsep.join([str(tmp_path / "slow"), str(Path(__file__).resolve().parents[2])])
-    grid = ["workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m"]
+    path = with_wandb(tmp_path, hangs)  # what comes after the last row
+    grid = ["workload=gelu", "workload.rows=8", "workload.cols=range(1,300)", *QUICK, "-m"]
     grid.append("log.wandb.mode=offline")
     words, options = command(*grid, log="wandb", env={"PYTHONPATH": path, "MARKED": str(tmp_path)})
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
@@ -442,11 +463,9 @@ def test_a_finished_run_is_logged_once_by_whom_it_is_resumed_with(run, tmp_path)
 
 
 def test_a_broken_wandb_costs_no_row_and_no_exit_code(run, tmp_path):
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "wandb.py").write_text("raise ImportError('no W&B here')")
-    path = [str(tmp_path / "broken"), str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    path = with_wandb(tmp_path, "raise ImportError('no W&B here')")
     words = ("impl=torch", *SMALL, *QUICK, "log.wandb.mode=offline")
-    result = run(*words, log="wandb", env={"PYTHONPATH": os.pathsep.join(path)})
+    result = run(*words, log="wandb", env={"PYTHONPATH": path})
     assert result.code == 0
     assert "W&B: not logged (the W&B client exited with code 1: ImportError: no W&B here)" in result.out
     assert result.statuses() == {"torch": "ok"}

@@ -229,10 +229,10 @@ def test_a_run_whose_records_are_lost_stops_and_prints_its_rows(command, tmp_pat
 
 
 def test_a_full_disk_costs_no_row(command, run, tmp_path):
-    def limited():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))  # of a file, which is as good as a small disk
-
-    process = start(command, *TINY, "workload.cols=range(1,31)", "-m", preexec_fn=limited)
+    process = start(command, *TINY, "workload.cols=range(1,31)", "-m")
+    resource.prlimit(
+        process.pid, resource.RLIMIT_FSIZE, (40_000, 40_000)
+    )  # of a file, which is as good as a small disk
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in err
