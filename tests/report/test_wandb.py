@@ -20,7 +20,6 @@ from runner.records.row import Row
 from runner.report import wandb
 from runner.report.wandb import Wandb
 from runner.report.wandb.client import sync
-from runner.report.wandb.record import certificate_file
 from runner.report.wandb.state import read_state
 from runner.store import journal, run_folder
 
@@ -228,6 +227,10 @@ def test_the_results_are_an_artifact(offline, records):
 
 
 def test_the_certificate_is_the_one_that_the_run_names(tmp_path, monkeypatch):
+    from runner.report.wandb.record import (
+        certificate_file,  # imports W&B: 0.6 s of each process that collects tests
+    )
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     place = tmp_path / "kernel-runner" / "certificate"
     place.mkdir(parents=True)
