@@ -4,6 +4,7 @@ A script also prints, plots and times. What it prints is in the worker's log, an
 """
 
 import ast
+import builtins
 import os
 import random
 import signal
@@ -83,12 +84,13 @@ def read(getters: Mapping[str, Setting]) -> dict[str, object]:
 def undone(file: Path) -> Iterator[list[str]]:
     """Let ``file`` be imported as if it were run without arguments. Restore what that changes in this process.
 
-    ``settings``, the arguments and the seeds of random numbers are restored. The yielded list then has the names of the
-    settings that had changed.
+    Commands of an exported notebook (``get_ipython()``) do nothing. ``settings``, the arguments and the seeds of random
+    numbers are restored. The yielded list then has the names of the settings that had changed.
     """
     changed: list[str] = []
     import torch
 
+    vars(builtins).setdefault("get_ipython", type("Notebook", (), {"__getattr__": lambda *_: print}))
     known = settings() | {  # the runner itself sets these for each problem
         "torch.get_float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         **_attributes("torch.backends.cudnn", torch.backends.cudnn, "allow_tf32"),

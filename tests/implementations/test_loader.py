@@ -127,6 +127,12 @@ def test_a_script_may_end_badly_after_its_function_is_complete(write, name):
     assert loader.columns()["import_note"] == f"importing k.py stopped in line 4, after f was defined: {what}"
 
 
+def test_commands_of_an_exported_notebook_do_nothing(write):
+    lines = "get_ipython().system('exit 1')\nget_ipython().run_line_magic('matplotlib', 'inline')\n"
+    write("k.py", f"{lines}def f(x): return 2 * x\n")
+    assert load("k.py:f")(2) == 4
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
