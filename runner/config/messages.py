@@ -48,6 +48,8 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
         return f"{text.splitlines()[0].rstrip('.')}: {FIRST_LINE}"
     if twice := re.match(r"Multiple values for ([\w/]+)\.", text):
         return f"{twice[1]}: it is chosen already; leave out the +, as in {twice[1]}=..."
+    if text.startswith("Could not delete from config"):
+        return f"~{text.split(chr(39))[1]}: there is no such field to remove; leave it out"
     while cause.__cause__ is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__  # Hydra's exceptions wrap OmegaConf's, which knows the field
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:

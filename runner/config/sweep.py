@@ -67,9 +67,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     if swept and not multirun:
         typed = str(swept[0].input_line)
         typed = typed.replace("'", "") if key_of(swept[0]) == REVISION else typed
-        key, _, value = typed.partition("=")
-        together = f", or take them together: '{key}=[{value}]'" if key in SEVERAL else ""
-        raise BadInput(f"{typed}: several values make a sweep; add -m{together}")
+        raise BadInput(f"{typed}: several values make a sweep; add -m{_other_meaning(compose, swept[0])}")
     by_key = {key_of(override): compose.expand(override) for override in overrides}
     globbed = any(key_of(override) == "impl" and isinstance(override.value(), Glob) for override in overrides)
     grid = _grid(compose, by_key, multirun=multirun, globbed=globbed)
@@ -234,6 +232,18 @@ def _check_lists(compose: Composer, overrides: Sequence[Override]) -> None:
 def _as_sweep(override: Override) -> str:
     """Return the override that sweeps the items of the list in ``override``."""
     return re.sub(r"[\[\]'\" ]", "", str(override.input_line)) + " -m"
+
+
+def _other_meaning(compose: Composer, swept: Override) -> str:
+    """Return another meaning of several values without ``-m``, for a message."""
+    key, _, value = str(swept.input_line).partition("=")
+    if swept.key_or_group in SEVERAL:
+        return f", or take them together: '{key}=[{value}]'"
+    if compose.is_group(swept) or key_of(swept) in (REVISION, SHAPE):
+        return ""
+    if re.fullmatch(r"\d{1,3}(,000)+", value):
+        return f" (or, if it is one number: {key}={value.replace(',', '')})"
+    return f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
 
 
 def _study(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -36,7 +36,6 @@ from typing import Any
 from ..device import import_path
 from ..kernels.unsupported import Unsupported
 from ..tasks import formats, popcorn
-from ..timing import clock as time
 from . import scripts
 from .arguments import undecorated
 from .revisions import Snapshot, real_path
@@ -47,6 +46,7 @@ SHARED = ("unsupported", "spans")  # modules that the kernels of a revision shar
 TRITON = re.compile(rb"^\s*(import|from) triton\b", re.MULTILINE)
 OPERATOR = re.compile(r"\w+::\w+")  # the name of an operator of torch.library
 PACKAGE = Path(__file__).resolve().parents[1]  # the folder of this package, which has two names
+LONG_S = 1.0  # time of a file's own code, without its imports, that is worth a message
 # Errors after which nothing else of the file counts, though its functions are defined.
 LOST = re.compile(r"CUDA error|AcceleratorError|out of memory|can't allocate memory")
 NO_DRIVER = "0 active drivers"  # begins what Triton says without a GPU
@@ -177,8 +177,7 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
     global _usual
     _usual = [*sys.path] if _added is None else _usual
     module, error, notes = None, None, list[str]()
-    began = time.perf_counter()
-    with scripts.undone(file) as changed, _own_path([]):
+    with scripts.undone(file) as changed, scripts.own_time() as spent, _own_path([]):
         try:
             name = _enter_package(file, snapshot, source)
             module = sys.modules.get(name)
@@ -189,10 +188,14 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
             error = raised
             clear_frames(error.__traceback__)  # of tensors
             sys.modules.pop(module_name(file, snapshot), None)
+    seconds, own = spent
     if changed:
         notes.append(f"importing {file.name} changed {', '.join(changed)}, which was undone")
+    if own > LONG_S:
+        advice = f"what it runs as a script belongs below {scripts.GUARD}"
+        notes.append(f"{file.name} ran for {own:.1f} s when it was imported, once in each worker; {advice}")
     forget_tuned()
-    return _Imported(source, time.perf_counter() - began, notes, module, error, error.__traceback__ if error else None)
+    return _Imported(source, seconds, notes, module, error, error.__traceback__ if error else None)
 
 
 @contextmanager
@@ -374,6 +377,10 @@ class _Import(Loader):
 
 class _Loader(SourceFileLoader):
     """Rewrite the imports of a file. Bytecode is ignored, since it misses an edit of the same second and length."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).setdefault("get_ipython", scripts.Notebook)
+        super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the file as it is now. Raises Unsupported if another file has registered one of its operators."""

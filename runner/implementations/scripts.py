@@ -19,6 +19,7 @@ from typing import Any
 
 from ..records.grouping import reachable
 from ..records.replaced import replaced
+from ..timing import clock as time
 from .arguments import global_names
 
 GUARD = 'if __name__ == "__main__":'
@@ -80,17 +81,23 @@ def read(getters: Mapping[str, Setting]) -> dict[str, object]:
     return values
 
 
+class Notebook:
+    """What an exported notebook gets of ``get_ipython()``: commands such as ``!pip`` and ``%matplotlib`` do nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **options: None
+
+
 @contextmanager
 def undone(file: Path) -> Iterator[list[str]]:
     """Let ``file`` be imported as if it were run without arguments. Restore what that changes in this process.
 
-    Commands of an exported notebook (``get_ipython()``) do nothing. ``settings``, the arguments and the seeds of random
-    numbers are restored. The yielded list then has the names of the settings that had changed.
+    ``settings``, the arguments and the seeds of random numbers are restored. The yielded list then has the names of the
+    settings that had changed.
     """
     changed: list[str] = []
     import torch
 
-    vars(builtins).setdefault("get_ipython", type("Notebook", (), {"__getattr__": lambda *_: print}))
     known = settings() | {  # the runner itself sets these for each problem
         "torch.get_float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         **_attributes("torch.backends.cudnn", torch.backends.cudnn, "allow_tf32"),
@@ -145,3 +152,24 @@ def complete_before(line: int, tree: ast.Module, functions: Sequence[str]) -> bo
     reached = reachable(functions, lambda name: [used for bound, read in before if name in bound for used in read])
     defined = {name for bound, _ in before for name in bound}
     return bool(functions) and defined.issuperset(functions) and reached.isdisjoint(after)
+
+
+@contextmanager
+def own_time() -> Iterator[list[float]]:
+    """Yield a list that is filled at the end: seconds in this context, and seconds outside of its import statements."""
+    usual, started, imported, depth = builtins.__import__, time.perf_counter(), 0.0, 0
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        nonlocal imported, depth
+        began, depth = time.perf_counter(), depth + 1
+        try:
+            return usual(*args, **kwargs)
+        finally:
+            depth -= 1
+            imported += (time.perf_counter() - began) * (not depth)
+
+    spent: list[float] = []
+    with replaced(builtins, "__import__", timed):
+        yield spent
+    seconds = time.perf_counter() - started
+    spent += seconds, seconds - imported

@@ -315,7 +315,7 @@ def test_one_option_may_stand_in_a_list_and_a_case_may_be_measured_in_several_wa
     [
         ("measure=benchmark,profile", r"add -m, or take them together: 'measure=\[benchmark,profile\]'$"),
         ("impl=naive,torch", "impl=naive,torch: several values make a sweep; add -m$"),
-        ("workload.rows=1,2", "workload.rows=1,2: several values make a sweep; add -m$"),
+        ("workload.rows=1,2", r"add -m \(or, if it is one value, quote it within quotes: \"workload.rows='1,2'\"\)$"),
     ],
 )
 def test_what_several_values_may_have_meant_is_said(compose, word, line):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from runner.implementations import loader
+from runner.implementations import loader, scripts
 from runner.implementations.file import File
 from runner.worker.lookups import Lookups
 from runner.worker.process_state import read_state
@@ -131,6 +133,7 @@ def test_commands_of_an_exported_notebook_do_nothing(write):
     lines = "get_ipython().system('exit 1')\nget_ipython().run_line_magic('matplotlib', 'inline')\n"
     write("k.py", f"{lines}def f(x): return 2 * x\n")
     assert load("k.py:f")(2) == 4
+    assert not hasattr(builtins, "get_ipython")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +150,21 @@ def test_a_function_that_is_not_complete_is_not_used(write, text, error):
     write("k.py", text)
     with pytest.raises(error):
         load("k.py:f")
+
+
+def test_time_in_its_own_code_is_worth_a_sentence_but_time_in_imports_is_not(write, monkeypatch):
+    monkeypatch.setattr(sys, "ticks", 0, raising=False)
+    monkeypatch.setattr(scripts, "time", SimpleNamespace(perf_counter=lambda: sys.ticks))
+    write("slow_x.py", "import sys\nsys.ticks += 9\n")
+    write("k.py", "import slow_x\ndef f(x): return x\n")
+    write("s.py", "import sys\ndef f(x): return x\nsys.ticks += 6\n")
+    load("k.py:f")
+    assert loader.columns() == {"import_s": 9}
+    load("s.py:f")
+    assert loader.columns()["import_note"] == (
+        "s.py ran for 6.0 s when it was imported, once in each worker; what it runs as a script belongs below "
+        'if __name__ == "__main__":'
+    )
 
 
 @pytest.fixture
