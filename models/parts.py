@@ -49,6 +49,7 @@ class PartTimer:
 
     @property
     def _steps(self) -> int:
+        """The steps of a call that is divided into parts."""
         return sum(not name for name, _ in self._marks)
 
     def _divided(self) -> dict[str, float]:
@@ -57,12 +58,10 @@ class PartTimer:
             self._marks.clear()
         with nullcontext() if self._call.captured else watched(self._part):
             self._us(self._run)
-        times = {f"{name}_us": 0.0 for name, _ in self._marks if name}
+        times, steps = {f"{name}_us": 0.0 for name, _ in self._marks if name}, self._steps
         for (name, begin), (_, end) in pairwise(self._marks):
             if name:
-                times[f"{name}_us"] += (
-                    1e3 * begin.elapsed_time(end) if self._gpu else 1e6 * (end - begin)
-                ) / self._steps
+                times[f"{name}_us"] += (1e3 * begin.elapsed_time(end) if self._gpu else 1e6 * (end - begin)) / steps
         return times
 
     def _part(self, name: str) -> AbstractContextManager[object]:

@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 
@@ -17,7 +18,7 @@ from ..config.compose import Composer
 from ..config.messages import ADDED
 from ..records.options import CONF, option_class, option_names, option_summaries
 from ..records.plain_text import printable
-from ..records.schema import rules_of, words
+from ..records.schema import rules_of
 from . import FIRST_WORDS
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
@@ -180,6 +181,16 @@ def _allowed(compose: Composer, chosen: Mapping[str, Any], key: str) -> list[str
                 classes.append(option_class(PACKAGES[group], values["name"]))
             except LookupError:  # a kernel file, which has no fields
                 return []
-    rules = [rules_of(cls)[field][1] for cls in classes if field in rules_of(cls)]
-    texts = [words(rule) for rule in rules if get_origin(rule) not in (tuple, Mapping)]
-    return [word for text in texts for word in text.split(" or ") if word and " " not in word]  # unlike "a number"
+    return [word for cls in classes for word in _words(rules_of(cls).get(field, ("", None))[1])]
+
+
+def _words(rule: Any) -> list[str]:
+    """Return the words that a field of the type ``rule`` allows; none of those that cannot be listed."""
+    origin, args = get_origin(rule), get_args(rule)
+    if origin is Literal:
+        return [str(word) for word in args]
+    if origin is Annotated:
+        return _words(args[0])
+    if origin in (Union, UnionType):
+        return [word for arm in args for word in _words(arm)]
+    return {bool: ["true", "false"], NoneType: ["null"]}.get(rule, [])

@@ -177,15 +177,14 @@ def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
         more = max(REPLICAS, processes + REPLICAS - 1)
         return f"above the limit by its own interval, but not corrected for all comparisons: replicas={more}"
     needed = abs(limit - ratio.log)
-    wanted = f"needs an interval of ±{figure(100 * needed, '%', 2)}, has ±{figure(100 * ratio.half, '%', 2)}"
+    needs, has, own = (f"±{figure(100 * share, '%', 2)}" for share in (needed, ratio.half, ratio.systematic))
+    wanted = f"needs an interval of {needs}, has {has}"
     sampling = math.sqrt(max(0.0, ratio.half**2 - ratio.systematic**2))
     left = needed**2 - ratio.systematic**2
     if not ratio.paired:
         return pair.doubt or f"{wanted}: measure both in one run (--against), in paired rounds"
     if needed <= ratio.systematic:
-        return (
-            f"{wanted}, of which ±{figure(100 * ratio.systematic, '%', 2)} is the instrument's: a larger --max-slowdown"
-        )
+        return f"{wanted}, of which {own} is the instrument's: a larger --max-slowdown"
     longer = sampling**2 / left
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"

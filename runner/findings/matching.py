@@ -1,4 +1,4 @@
-"""Match the cases of two runs: which of them are the same. GPUs, versions and numbers of replicas may differ."""
+"""Match the cases of two runs: which of them are the same."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -74,7 +74,14 @@ class RunComparison:
 
 
 def compare_runs(compared: Sequence[Run], names: Sequence[str]) -> list[RunComparison]:
-    """Compare each other run with the first. Words are corrected for all comparisons together."""
+    """Compare each other run with the first. Words are corrected for all comparisons together.
+
+    Two cases are the same if they have the same workload, implementation, seed, debugging mode and kind of device, and
+    on a GPU the same fields of ``MEASURED``. The model of the GPU, versions, the number of replicas, measurements
+    beside the benchmark, and what only says how exactly to measure, may differ. A git revision is the same if it was
+    typed alike: ``main`` is ``main``, also a week later. A function in a file is the same also in another folder, if no
+    other file has its name.
+    """
     sides = [Side(name, run, cases_by_key(run)) for name, run in zip(names, compared, strict=True)]
     return _judged(sides[0], sides[1:])
 

@@ -38,22 +38,27 @@ def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
     return [tensor for tensor in plain if tensor.requires_grad] or plain, parameters
 
 
-def upstream(outputs: Sequence[Tensor], layout: Layout) -> list[Tensor]:
+def upstream(
+    outputs: Mapping[nested.Path, Tensor], layout: Layout, paths: Collection[nested.Path] = ()
+) -> list[Tensor]:
     """Return a gradient for each of ``outputs``: multiples of 1/16, which are exact in every type.
 
-    They depend on the shape of the output and on its place, so that a backward pass must not mix outputs up. That of a
-    single number, such as a loss, is never 1, so that it must be read. In the layout "contiguous" they lie in memory
-    as ``outputs`` do. No mode of torch sees how they are drawn: to the check of a reference, they are inputs.
+    They depend on the shape of the output and on its place, so that a backward pass must not mix outputs up. Places are
+    those in ``paths``, which the reference's outputs have, if the outputs have the same paths in any order. The
+    gradient of a single number, such as a loss, is never 1, so that it must be read. In the layout "contiguous" they
+    lie in memory as ``outputs`` do. No mode of torch sees how they are drawn: to the check of a reference, they are
+    inputs.
     """
-    gradients = [torch.empty_like(output) for output in outputs]
+    gradients = {path: torch.empty_like(output) for path, output in outputs.items()}
     with _disable_current_modes(), torch.no_grad():
-        for place, gradient in enumerate(gradients):
+        for place, path in enumerate(paths if {*paths} == {*outputs} else outputs):
+            gradient = gradients[path]
             parts = torch.view_as_real(gradient) if gradient.is_complex() else gradient
             generator = torch.Generator(gradient.device).manual_seed(place)
             drawn = torch.randint(-16, 17, parts.shape, generator=generator, device=gradient.device)
             numbers = drawn.to(torch.float32) / 16
             parts.copy_(numbers if gradient.numel() > 1 else numbers.fill_(OF_ONE + place / 8))
-    return [laid_out(gradient, layout) for gradient in gradients]
+    return [laid_out(gradient, layout) for gradient in gradients.values()]
 
 
 def with_leaves(
@@ -74,24 +79,20 @@ def with_leaves(
     return *nested.mapped(leaf, arguments), [*leaves, *parameters]
 
 
-def differentiable(result: object, paths: Collection[nested.Path] = ()) -> dict[nested.Path, Tensor]:
-    """Return the outputs that depend on a leaf, in the order of ``paths`` if these are theirs.
-
-    Raises Unsupported if none does.
-    """
+def differentiable(result: object) -> dict[nested.Path, Tensor]:
+    """Return the outputs that depend on a leaf, by their paths. Raises Unsupported if none does."""
     outputs = {path: leaf for path, leaf in nested.leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad}
     if not outputs:
         raise Unsupported("no output depends on an input that has a gradient: time its forward alone")
-    return {path: outputs[path] for path in paths} if {*paths} == {*outputs} else outputs
+    return outputs
 
 
 class Gradients:
     """A call of forward and backward. Returns the outputs and the gradients; no ``.grad`` changes.
 
     Gradients of other tensors, such as the parameters of a module that the function refers to, are computed too.
+    ``paths``: paths of the reference's differentiable outputs, for ``upstream``.
     """
-
-    paths: Collection[nested.Path] = ()  # of the reference's differentiable outputs; after a first call, of these
 
     def __init__(
         self,
@@ -99,20 +100,22 @@ class Gradients:
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None = None,
         layout: Layout = "contiguous",
+        paths: Collection[nested.Path] = (),
     ) -> None:
-        self._function, self._layout = function, layout
+        self._function, self._layout, self._paths = function, layout, paths
         self._args, self._kwargs, self._leaves = with_leaves(args, kwargs or {})
         self._others: list[Tensor] = []
         self.upstream: list[Tensor] = []  # a gradient for each output, after the first call
+        self.paths: list[nested.Path] = []  # paths of the outputs that have them
 
     def __call__(self) -> tuple[Any, ...]:
         """Return the outputs, detached, and then each gradient; None where an output does not depend on an input."""
         with torch.enable_grad():
             result = self._function(*self._args, **self._kwargs)
-            named = differentiable(result, self.paths)
-            self.paths, outputs = [*named], [*named.values()]
+            by_path = differentiable(result)
+            outputs = [*by_path.values()]
             if not self.upstream:
-                self.upstream = upstream(outputs, self._layout)
+                self.paths, self.upstream = [*by_path], upstream(by_path, self._layout, self._paths)
                 known = {id(leaf) for leaf in self._leaves}
                 self._others = [leaf for leaf in _leaves_of(outputs) if id(leaf) not in known]
             leaves = [*self._leaves, *self._others]
@@ -128,14 +131,20 @@ def _leaves_of(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 class GradientsAlone:
-    """A call of backward without its forward, which runs once on each stream. Returns the gradients."""
+    """A call of backward without its forward, which runs once on each stream. Returns the gradients.
 
-    paths: Collection[nested.Path] = ()  # of the reference's differentiable outputs
+    ``paths``: paths of the reference's differentiable outputs, for ``upstream``.
+    """
 
     def __init__(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], layout: Layout
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        layout: Layout,
+        paths: Collection[nested.Path] = (),
     ) -> None:
-        self._function, self._given, self._layout = function, (args, kwargs), layout
+        self._function, self._given, self._layout, self._paths = function, (args, kwargs), layout, paths
         self._forwards: dict[object, _Forward] = {}
         self._changes: set[int] | None = None  # ids of arguments that a forward changes
 
@@ -169,8 +178,8 @@ class GradientsAlone:
             given = nested.mapped(lambda x: x.clone() if id(x) in changes else x, given, copy.deepcopy)
         args, kwargs, leaves = with_leaves(*given)
         with torch.enable_grad():
-            outputs = [*differentiable(self._function(*args, **kwargs), self.paths).values()]
-        return outputs, leaves, upstream(outputs, self._layout)
+            outputs = differentiable(self._function(*args, **kwargs))
+        return [*outputs.values()], leaves, upstream(outputs, self._layout, self._paths)
 
 
 class WithGradients:

@@ -149,8 +149,8 @@ class OwnOperation(OwnWorkload):
             return Call(run=partial(bound, *args, **kwargs), arguments=given, columns=columns)
         let_backward_reuse_buffers(self.pass_ != "bwd")
         is_bwd = self.pass_ == "bwd"
-        run = (GradientsAlone if is_bwd else Gradients)(bound, args, kwargs, self.layout)
-        run.paths = self.__dict__.get("_paths", ())
+        paths = self.__dict__.get("_paths", ())
+        run = (GradientsAlone if is_bwd else Gradients)(bound, args, kwargs, self.layout, paths)
         return Call(run=run, arguments=given, reads_inputs=not is_bwd, columns=columns)
 
     def _like(self, cls: type, model: Any) -> tuple[Any, str]:
