@@ -1,4 +1,4 @@
-"""What Triton says of a GPU in a process that uses none: interpreted kernels, or kernels that are only compiled."""
+"""A stand-in for Triton's driver where no GPU is used: kernels are interpreted, or only compiled."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from ..records.replaced import replaced
 
 # Blocks run one after the other, so there is one multiprocessor, with the limits of an H100's.
 PROPERTIES = {"multiprocessor_count": 1, "max_num_regs": 65536, "max_shared_mem": 232448, "warpSize": 32}
-REGISTERS = 32  # of a thread, for those who compute an occupancy
+REGISTERS = 32  # registers of a thread, from which scripts compute an occupancy
 
 
 @contextmanager
 def driver_without_gpu(backend: str, arch: int = 0) -> Iterator[None]:
-    """Let ``triton.runtime.driver.active`` be of ``backend``, "cpu" or "cuda", with the CPU as torch's device."""
+    """Replace ``triton.runtime.driver.active`` by a driver of ``backend``, "cpu" or "cuda", whose device is the CPU."""
     try:
         from triton.backends.compiler import GPUTarget
         from triton.runtime.driver import driver

@@ -82,7 +82,7 @@ def read(getters: Mapping[str, Setting]) -> dict[str, object]:
 
 
 class Notebook:
-    """What an exported notebook gets of ``get_ipython()``: commands such as ``!pip`` and ``%matplotlib`` do nothing."""
+    """The result of ``get_ipython()`` in an exported notebook. Its commands, such as ``!pip``, do nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **options: None

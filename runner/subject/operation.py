@@ -1,4 +1,4 @@
-"""OwnOperation: a workload in a file of the user's, as the worker runs it."""
+"""OwnOperation: a workload in a user's file, as the worker runs it."""
 
 import inspect
 import random
@@ -49,7 +49,7 @@ def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool =
 
 @dataclass(frozen=True, kw_only=True)
 class OwnOperation(OwnWorkload):
-    """One whose inputs can be drawn, and whose functions can be called and checked."""
+    """A workload in a file, whose inputs can be drawn, and whose functions can be called and checked."""
 
     @cached_property
     def module(self) -> ModuleType:

@@ -1,4 +1,4 @@
-"""Workloads in files of the user's as a plan knows them: their fields. ``operation`` runs them."""
+"""A workload in a user's file, as a plan sees it: its fields. ``operation`` runs it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass

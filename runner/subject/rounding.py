@@ -326,7 +326,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             return INSIDE[func](*args, **kwargs)
 
     def _reordered(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
-        """Return ``out`` with the indices that another order of numbers gives which are equal, or rounded to be so."""
+        """Return ``out`` with the indices of a call in which numbers that round to the same have another order."""
         first = args[0]
         if not _is_float(first) or _storage(first) in self._constants or all(map(_is_float, tree_leaves(out))):
             return out
@@ -487,7 +487,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
 
 
 def counts(tensor: Tensor) -> bool:
-    """Return whether the numbers of a float64 tensor are whole, or such fractions as 1/2. A few rule most out."""
+    """Return whether all numbers of a float64 tensor are multiples of 1 / STEP. The first few rule most tensors out."""
     if not tensor.is_floating_point() or tensor.layout is not torch.strided:
         return False
     return all(bool((part * STEP % 1 == 0).all()) for part in (tensor.reshape(-1)[:STEP], tensor))
