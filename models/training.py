@@ -207,7 +207,8 @@ def train(
                 update(index)
             if on_loss:
                 on_loss(loss)
-            kept = [y] * with_y + (_gradients(params) if with_gradients else [])
+            last = index == steps - 1  # what an earlier step kept would lie in memory during the next one
+            kept = [y] * (last and with_y) + (_gradients(params) if last and with_gradients else [])
             with span("zero_grad"):
                 between()
             return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 
 import pytest
@@ -47,6 +48,19 @@ def test_a_parameter_that_the_forward_does_not_use_has_a_gradient_of_0_and_stays
     assert torch.equal(now, start)
     _, *gradients = training.forward_backward(lambda: a * 2, 1, [a, b], accumulate=False).run()
     assert not gradients[1].any()
+
+
+def test_the_gradients_of_a_step_are_gone_when_the_next_one_begins():
+    (a,) = training.copies([torch.randn(4)])
+    of_steps = []
+    call = training.train(
+        lambda: a * 2, 3, [a], accumulate=False, lr=0.1, with_y=True, with_gradients=True,
+        load=lambda step: of_steps and of_steps.append(of_steps.pop()() is None),
+        on_loss=lambda loss: of_steps.append(weakref.ref(a.grad)),
+    )  # fmt: skip
+    _, _, of_a = call.run()
+    assert of_steps[:-1] == [True, True]
+    assert of_steps[-1]() is of_a
 
 
 def test_a_compiled_backward_may_run_again_and_training_may_reuse_its_buffers_all_the_same():
