@@ -64,7 +64,7 @@ def column_of(name: str) -> Column:
 
 def check_columns(names: Sequence[str], also: Collection[str] = ()) -> tuple[str, ...]:
     """Return ``names``, of columns to show. Raises BadInput if one is neither declared nor in ``also``."""
-    known = [*known_columns(), *also] if names else []
+    known = [*dict.fromkeys([*known_columns(), *also])] if names else []
     for name in names:
         if name not in known:
             raise BadInput(f"columns: no such column {name!r}; {meant(str(name), known)}docs/columns.md lists them all")

@@ -87,7 +87,7 @@ class ComparisonReport:
             )
             if self.by is None:
                 notes.append("times are of cases measured alone; the table of a run shows those of its paired rounds")
-        else:
+        elif any(row.case.of_program for run in self.runs for row in run.rows):
             notes.append("no case is in both runs; runs of bench have cases in common if save() got the same name")
         left_out = [case for comparison in self.comparisons for case in comparison.left_out]
         notes += _listed([(f"left out, {case.doubt}", case) for case in left_out], most_listed)
@@ -117,8 +117,8 @@ class ComparisonReport:
 def _described(run: Run, name: str) -> str:
     """Return ``name`` with the date, the devices, the commits and the number of cases of a run."""
     started = str(run.environment.get("started", ""))[:16].replace("T", " ")
-    commits = f"commit {run.commits}" if run.commits else ""
-    return ", ".join(filter(None, [name, started, run.devices, commits, f"{len(run.lines)} cases"]))
+    commits, count = f"commit {run.commits}" if run.commits else "", len(run.lines)
+    return ", ".join(filter(None, [name, started, run.devices, commits, f"{count} case{'s' * (count != 1)}"]))
 
 
 def _table(comparisons: Sequence[RunComparison], words: frozenset[str]) -> Table:

@@ -218,11 +218,11 @@ def _is_implementation(name: str, node: ast.FunctionDef | ast.Assign) -> bool:
 
 
 def named(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.Assign]:
-    """Return the functions of a file by name: ``def f``, ``f = cuda_kernel(...)`` and ``f = torch.compile(...)``."""
+    """Return the functions of a file by name: ``def f``, ``f = cuda_kernel(...)`` and the like, and ``f = C.apply``."""
     functions: dict[str, ast.FunctionDef | ast.Assign] = {}
     for node in tree.body:
         match node:
-            case ast.FunctionDef(name=name):
+            case ast.FunctionDef(name=name) | ast.Assign([ast.Name(id=name)], ast.Attribute(attr="apply")):
                 functions[name] = node
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=called)):
                 if MAKERS.fullmatch(ast.unparse(called)):

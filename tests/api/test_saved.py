@@ -77,6 +77,11 @@ def test_every_command_reads_saved_runs(compared, command, tmp_path):
     assert "measure.benchmark" not in shown
     code, said = command("compare", first, other)
     assert re.search(r"mine +30 us +45 us +1.5", said)
+    assert "3 cases\n" in said
+    alone = bench(softmax, X).save("alone", tmp_path / "outputs")
+    code, said = command("compare", first, alone)
+    assert "1 case\n" in said
+    assert "runs of bench have cases in common if save() got the same name" in said
     code, said = command("gate", "--baseline", first, other)
     assert "softmax mine: +50.0 %" in said
     assert "one call of bench" in said

@@ -30,6 +30,7 @@ compiled_once = torch.compile(reference, dynamic=False)
 _half = functools.partial(fused, eps=0.5)
 wide = partial(fused, eps=1e-3)
 pattern = re.compile("x")
+differentiable = Fused.apply
 """
 
 
@@ -51,7 +52,7 @@ def test_fields_implementations_and_parts_are_read(file):
     assert read.words == {"kind": ("plain", "wide")}
     assert read.filled == ("dtype", "device", "seed")
     assert read.dtype == "bfloat16"
-    assert read.implementations == ("reference", "fused", "compiled_once", "wide")
+    assert read.implementations == ("reference", "fused", "compiled_once", "wide", "differentiable")
     assert read.parts == ("inputs", "reference", "flops", "check")
     assert read.sizes == ["rows", "cols"]
     assert (read.axes, read.atol, read.rtol) == ({"cols": [1024, 4096]}, None, 1e-3)
