@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from ..timing.call import Call
 from .layout import laid_out
-from .workload import ITEMSIZE, Draw, DType, Expected, Size, Workload
+from .workload import ITEMSIZE, Draw, DType, Expected, Outputs, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ..timing.correctness import Outputs
 
 SIDE = 3  # rows and columns of a filter
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .layout import WithLayout
 from .rounding import FLOOR, TF32
-from .workload import ARITHMETIC, ITEMSIZE, Draw, Expected, OutputType, Size
+from .workload import ARITHMETIC, ITEMSIZE, Draw, Expected, Outputs, OutputType, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +93,7 @@ class Nearest(WithLayout):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Chosen(Outputs):
     """Judges indices in b by the distances of these rows from those of a, both float64."""
 
     a: Tensor
@@ -119,7 +119,3 @@ class Chosen:
                 return CheckResult(compared=False, tolerance=[self.expected[0].tolerance], reason=reason)
             distances = (self.a - self.b.index_select(0, indices)).square().sum(-1).sqrt()
         return check_outputs((distances,), self.expected, torch.float64)
-
-    def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
-        """Compare the only tensor among what a call returned."""
-        return self.check(outputs)

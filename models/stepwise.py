@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..timing.call import Expected
-from ..timing.correctness import CheckResult, Outputs, check_outputs
+from ..timing.call import Expected, Outputs
+from ..timing.correctness import CheckResult, check_outputs
 from .rounding import TF32
 from .workload import UNIT, DType
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from ..timing.call import Call, Work
 from ..timing.call import Expected as Expected
+from ..timing.call import Outputs as Outputs
 
 if TYPE_CHECKING:
     import torch
     from torch import Generator, Tensor
-
-    from ..timing.correctness import Outputs
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
 Stored = Literal[DType, "float8_e4m3fn"]  # dtype of inputs, for workloads that accept float8

@@ -21,8 +21,7 @@ from ..records.case import Scalar
 from ..records.replaced import replaced
 from ..timing import ranks
 from ..timing.arguments import Inputs, device_of
-from ..timing.call import Batches, Call, Work
-from ..timing.correctness import Outputs
+from ..timing.call import Batches, Call, Outputs, Work
 from ..timing.nested import leaves, tensors
 from ..timing.peak_memory import peak_bytes_of_program
 from ..timing.settings import default_settings

@@ -19,7 +19,7 @@ from math import inf, isfinite, sqrt
 import torch
 from torch import Tensor, cat
 
-from ..timing.correctness import CheckResult, wrong_elements
+from ..timing.correctness import CheckResult, real_parts, wrong_elements
 from ..timing.unpatched import unpatched
 from .rounding import UNIT
 
@@ -36,6 +36,7 @@ ADJACENT = 16  # with fewer draws, elements whose spread is used together
 # the others in its row or in its column, whichever is less.
 UNSEEN = 1 / 16
 PARTS = 16
+OF_COMPLEX = {"column 0": "the real part", "column 1": "the imaginary part"}  # columns of ``real_parts``
 CHUNK = {"cpu": 2**19}  # elements in work at once: in the cache of a CPU
 CHUNK_ELSEWHERE = 2**25
 HUGE = 1e150
@@ -146,7 +147,7 @@ class Floats:
             return CheckResult()
         result, walk, wrong, where, flags = CheckResult(), 0.0, 0, 0, list[Tensor]()
         largest = output.new_zeros(0, dtype=torch.float64)
-        scales, matrix = _Scales(self._value), _matrix(output)
+        scales, matrix = _Scales(self._value), _matrix(real_parts(output))
         for rows, value in _chunks(self._value):
             cap = self._cap[rows] * factor
             error = self._error(matrix[rows], rows, cap)
@@ -173,8 +174,8 @@ class Floats:
             result.err_over_tol = largest[-1].item() if largest.numel() > self._spare else 0.0
         if wrong > self._spare:
             result.reason = wrong_elements(output, self._exact, where, wrong, cat(flags))
-        self._of_all(result, sqrt(walk / output.numel()) / (RMS * factor), "the rms of all errors is {:.3g} times")
-        self._of_scale(result, scales.blocks(), factor)
+        self._of_all(result, sqrt(walk / matrix.numel()) / (RMS * factor), "the rms of all errors is {:.3g} times")
+        self._of_scale(result, scales.blocks(), factor, is_complex=output.is_complex())
         for name in ("max_abs_err", "max_rel_err", "err_over_tol"):
             if getattr(result, name) >= INFINITE:
                 setattr(result, name, inf)
@@ -197,12 +198,14 @@ class Floats:
         if ratio > 1 and not result.reason:
             result.reason = text.format(ratio) + " what rounding explains"
 
-    def _of_scale(self, result: CheckResult, blocks: Mapping[str, Tensor], factor: float) -> None:
+    def _of_scale(self, result: CheckResult, blocks: Mapping[str, Tensor], factor: float, *, is_complex: bool) -> None:
         for name, block in blocks.items():
             ratio = (block.abs() / (self._scales[name] * factor)).nan_to_num(0.0, inf, 0.0)
             top, place = ratio.max().item(), int(ratio.argmax())
             by = 1 + (block / self._squares[name])[place].item()
-            self._of_all(result, top, f"{name.format(place)} is {by:.6g} times the reference, {{:.3g}} times")
+            where = name.format(place)
+            where = OF_COMPLEX.get(where, where.replace("row", "element")) if is_complex else where
+            self._of_all(result, top, f"{where} is {by:.6g} times the reference, {{:.3g}} times")
 
 
 class Integers:

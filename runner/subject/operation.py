@@ -27,8 +27,8 @@ from ..records.figures import as_typed
 from ..records.schema import RANKED, build
 from ..tasks import own_file
 from ..timing import ranks
-from ..timing.call import Call, Work
-from ..timing.correctness import CheckResult, Outputs
+from ..timing.call import Call, Outputs, Work
+from ..timing.correctness import CheckResult
 from ..timing.nested import cloned, mapped, returned, tensors
 from .faults import classify
 from .gradients import Gradients, GradientsAlone, RecurrentByShape, WithGradients, flops
@@ -242,13 +242,13 @@ def workload_of(choice: Choice) -> Any:
 
 
 @dataclass(frozen=True)
-class FileCheck:
+class FileCheck(Outputs):
     """Judges outputs by the function ``check(inputs, outputs)`` of the user's file: None, or what is wrong."""
 
     function: Callable[[Any, Any], object]
     reference: Callable[..., Any]
     arguments: tuple[Sequence[Any], Mapping[str, Any]]  # arguments of both, as they were before a call
-    takes_whole: ClassVar[bool] = True  # and not the tensors of a result alone; bench has no such check
+    takes_whole: ClassVar[bool] = True  # bench has no such check
     in_place: bool = True  # a call that returns no tensor leaves its outputs in the arguments that it changes
 
     def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:

@@ -15,8 +15,8 @@ from ..records.case import Scalar
 from ..timing import clock as time
 from ..timing import nested, ranks
 from ..timing.arguments import Inputs
-from ..timing.call import Call, in_turn
-from ..timing.correctness import CheckResult, Outputs, repeats
+from ..timing.call import Call, Outputs, in_turn
+from ..timing.correctness import CheckResult, repeats
 from ..timing.kept_result import forgiven, is_right_for_other_values, other_values
 from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
@@ -118,13 +118,11 @@ def checked(
 def judged(like: object, paths: Sequence[str], expected: Outputs, outputs: Sequence[Any]) -> CheckResult:
     """Check the tensors that a further call returned, in a result ``like`` the first one, which had ``paths``."""
     # For check() alone: a reference would also be compared with the numbers that the first call returned.
-    if like is not None and getattr(expected, "takes_whole", False):
-        try:
+    whole: object = None
+    if like is not None and expected.takes_whole:
+        with suppress(Exception):  # other tensors than the first call returned, or a class that is not made so
             whole = nested.refilled(like, outputs)
-        except Exception:  # other tensors than the first call returned, or a class that is not made so
-            return expected.check_tensors(outputs, paths)
-        return expected.check(whole)
-    return expected.check_tensors(outputs, paths)
+    return expected.check_tensors(outputs, paths) if whole is None else expected.check(whole)
 
 
 def like(outputs: object) -> object:

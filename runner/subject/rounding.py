@@ -186,7 +186,6 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def __init__(
         self,
         kind: torch.dtype,
-        kinds: Sequence[tuple[Tensor, torch.dtype]] = (),
         noise: Noise | None = None,
         *,
         unrounded: frozenset[int] = frozenset(),
@@ -194,11 +193,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         spreads: dict[Any, Tensor] | None = None,
         order: int = 0,
     ) -> None:
-        """Remember what the tensors are.
+        """Prepare one run of a function, whose arguments are those that ``argument`` returns.
 
         Args:
             kind: the narrowest type that the case computes in.
-            kinds: tensors that the function is given, in float64, with the type that each of them has in the case.
             noise: None for an exact run.
             unrounded: numbers of operators that write an output, from ``writers`` of an exact run. Their last
                 rounding is allowed for elsewhere; whatever else reads their result gets it rounded.
@@ -214,12 +212,11 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self.elements = 0  # numbers that were computed, and for products what takes as long
         self.products: set[torch.dtype] = set()  # types of the products
         self.kinds_of: dict[int, torch.dtype] = {}  # of the results of an operator, by its number
-        self._nominal = {_storage(tensor): dtype for tensor, dtype in kinds}
+        self._nominal: dict[int, torch.dtype] = {}  # types that tensors would have outside, by storage
         self._writers: dict[int, frozenset[int]] = {}
         self._unrounded, self._order = unrounded, order
         self._constants: set[int] = set()  # storages whose values depend on no tensor of floating point numbers
-        # Storages of numbers that count something, or are computed from such numbers alone.
-        self._counts = {_storage(tensor) for tensor, _ in kinds if noise and counts(tensor)}
+        self._counts: set[int] = set()  # storages of numbers that count something, or are computed from such alone
         self._bare: dict[int, float] = {}  # storages of outputs whose last rounding is left out, with its unit
         self._spreads = {} if spreads is None else spreads
         self._default = torch.float64 if kind == torch.float64 else torch.float32
@@ -231,6 +228,27 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def _should_skip_dynamo(cls) -> bool:
         """Return False: else torch imports torch._dynamo with the first operator, which takes seconds."""
         return False
+
+    def argument(self, tensor: Tensor, *, varies: bool) -> Tensor:
+        """Return a copy in float64 of a tensor that the function is given.
+
+        With ``noise``, one that ``varies`` gets the error of a rounding, unless its numbers count something.
+        """
+        if not _is_float(tensor):
+            return tensor.clone()
+        copied = self._wide(tensor.detach())
+        if self.noise is not None and copied.layout is torch.strided:
+            if _counts(copied):
+                self._counts.add(_storage(copied))
+            elif varies:
+                self.noise.scale(copied, self._accumulated)
+        return copied.requires_grad_(tensor.requires_grad)
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        """Return a copy in float64, or complex128, and note the type of ``tensor``."""
+        wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64, copy=True)
+        self._nominal[_storage(wide)] = torch.float32 if tensor.is_complex() else tensor.dtype
+        return wide
 
     def creating_for(self, arguments: object) -> AbstractContextManager[None]:
         """Give float64 tensors that are created inside the type that the results for ``arguments`` would have."""
@@ -346,8 +364,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         def wide(tensor: Tensor) -> Tensor:
             if not _is_float(tensor) or tensor.dtype in (torch.float64, torch.complex128):
                 return tensor
-            widened = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-            self._nominal[_storage(widened)] = torch.float32 if tensor.is_complex() else tensor.dtype
+            widened = self._wide(tensor)
             self._constants.discard(_storage(widened))
             self._counts.discard(_storage(widened))
             return widened
@@ -486,11 +503,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         return self._accumulated * math.sqrt(terms) * variance.sqrt() + partial
 
 
-def counts(tensor: Tensor) -> bool:
-    """Return whether all numbers of a float64 tensor are multiples of 1 / STEP. The first few rule most tensors out."""
-    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-        return False
-    return all(bool((part * STEP % 1 == 0).all()) for part in (tensor.reshape(-1)[:STEP], tensor))
+def _counts(tensor: Tensor) -> bool:
+    """Return whether all numbers of a tensor are real multiples of 1 / STEP. The first few rule most tensors out."""
+    parts = (tensor.reshape(-1)[:STEP], tensor)
+    return tensor.is_floating_point() and all(bool((part * STEP % 1 == 0).all()) for part in parts)
 
 
 def _is_scaled(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -20,12 +21,12 @@ from ..records.figures import listed
 from ..records.replaced import replaced, setting
 from ..timing import ranks
 from ..timing.arguments import is_watched
-from ..timing.call import Expected
-from ..timing.correctness import CHUNK, CheckResult, deviation, misfit, part, same_bits
+from ..timing.call import Expected, Outputs
+from ..timing.correctness import CHUNK, CheckResult, deviation, misfit, part, real_parts, same_bits
 from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, returned, tensors
 from .limits import Floats, Integers
 from .recompiles import eagerly
-from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding, counts
+from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
 
 SEED = 1
 DRAWS = (10, 5)  # in all, and if quick
@@ -60,13 +61,13 @@ class Given:
 class _Output:
     """One output that is compared."""
 
-    own: Tensor  # the reference's in its own types
+    own: Tensor  # ``real_parts`` of the reference's in its own types
     is_number: bool  # of Python
     limit: Floats | Integers | Given
     is_exact: bool = False  # the reference returns float64 for narrower inputs: any floating type is right
 
 
-class Judge:
+class Judge(Outputs):
     """Judges outputs of an operation against its reference, with limits that follow from the reference itself."""
 
     refused: str  # why no output can be judged, and what to do; "" if outputs can
@@ -309,18 +310,8 @@ class Judge:
 
     def _in_float64(self, noise: Noise | None, **options: Any) -> tuple[Leaves, Rounding]:
         """Run the reference in float64, with errors if there is ``noise``."""
-        kinds: list[tuple[Tensor, torch.dtype]] = []
-        unit = UNIT[torch.float64 if self._kind == torch.float64 else torch.float32]
-
-        def wide(tensor: Tensor) -> Tensor:
-            if not tensor.is_floating_point() and not tensor.is_complex():
-                return tensor.clone()
-            to = torch.complex128 if tensor.is_complex() else torch.float64
-            copied = tensor.detach().to(to, copy=True)
-            kinds.append((copied, torch.float32 if tensor.is_complex() else tensor.dtype))
-            if noise and self._inputs_vary and copied.layout is torch.strided and not counts(copied):
-                noise.scale(copied, unit)
-            return copied.requires_grad_(tensor.requires_grad)
+        mode = Rounding(self._kind, noise, **options)
+        wide = partial(mode.argument, varies=self._inputs_vary)
 
         def widened(module: torch.nn.Module) -> torch.nn.Module:
             copied = copy.deepcopy(module)
@@ -329,7 +320,6 @@ class Judge:
             return copied
 
         values = mapped(wide, self._values, widened)
-        mode = Rounding(self._kind, kinds, noise, **options)
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
         math = sdpa_kernel(SDPBackend.MATH)  # of operators that the mode knows
         with eagerly(), in_float64, mode, NominalTypes(mode), math:  # torch.compile would compile the modes too
@@ -397,10 +387,10 @@ class Judge:
             own, value = _tensor(leaf), _tensor(self._exact[path])
             if isinstance(own, Tensor) and isinstance(value, Tensor):
                 is_number = not isinstance(leaf, Tensor)
-                own = own.to(self._kind) if is_number and own.is_floating_point() else own
-                is_exact = own.dtype == torch.float64 and self._kind != torch.float64
-                own = _real(own.to(self._kind) if is_exact else own)
-                outputs[path] = _Output(own, is_number, self._limit(own, _real(value)), is_exact)
+                is_exact = not is_number and own.dtype == torch.float64 != self._kind
+                own = real_parts(own)
+                own = own.to(self._kind) if is_exact or (is_number and own.is_floating_point()) else own
+                outputs[path] = _Output(own, is_number, self._limit(own, real_parts(value)), is_exact)
         drawn = {path: output for path, output in outputs.items() if not isinstance(output.limit, Given)}
         if drawn and not self._draw(drawn, tf32):
             if self._inputs_vary:  # as those of unique values, or at a threshold that inputs meet
@@ -433,7 +423,7 @@ class Judge:
                 assert isinstance(value, Tensor)
                 if number == self.draws and isinstance(limit, Floats):
                     limit.close()
-                value = _real(value).to(output.own.dtype if isinstance(limit, Integers) else torch.float64)
+                value = real_parts(value).to(output.own.dtype if isinstance(limit, Integers) else torch.float64)
                 (limit.add if number < self.draws else limit.probe)(value)
         return True
 
@@ -475,19 +465,18 @@ class Judge:
             return reason
         if not isinstance(y, Tensor):
             result.compared = False
-            return f"a {type(leaf).__name__} where a number is expected"
-        figures = output.limit.judge(_real(y), self._factor)
+            return f"a {type(leaf).__name__} where a {type(expected).__name__} is expected"
+        figures = output.limit.judge(y, self._factor)
         result.include(figures)
-        of_parts = "; the last index is 0 for a real part, 1 for an imaginary one" * y.is_complex()
-        return figures.reason and figures.reason + of_parts
+        return figures.reason
 
     def _passes(self, outputs: Mapping[Path, object], limits: Mapping[Path, _Output]) -> list[Path]:
         """Return the paths of ``outputs`` that are right."""
         right = []
         for path, output in limits.items():
             y = _tensor(outputs.get(path))
-            if isinstance(y, Tensor) and _real(y).shape == output.own.shape:
-                passes = output.limit.judge(_real(y).to(output.own.dtype), self._factor, quick=True).correct
+            if isinstance(y, Tensor) and real_parts(y).shape == output.own.shape:
+                passes = output.limit.judge(real_parts(y).to(output.own.dtype), self._factor, quick=True).correct
                 right += [path] if passes else []
         return right
 
@@ -558,7 +547,7 @@ class Judge:
         except Exception:  # the reference takes no other numbers
             return None
         pairs = [(_tensor(outputs.get(path)), output.own) for path, output in self._outputs.items()]
-        same = all(isinstance(one, Tensor) and _same(_real(one).to(own.dtype), own) for one, own in pairs)
+        same = all(isinstance(one, Tensor) and _same(real_parts(one).to(own.dtype), own) for one, own in pairs)
         return None if same else outputs
 
 
@@ -597,19 +586,16 @@ def _parent(path: Path) -> Path:
 def _tensor(leaf: object) -> object:
     """Return a number as a tensor without dimensions, but for integers that no type of torch can hold."""
     if isinstance(leaf, float | complex) or (isinstance(leaf, int) and -(2**63) <= leaf < 2**63):
-        return torch.tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
+        widest = torch.complex128 if isinstance(leaf, complex) else torch.float64
+        return torch.tensor(leaf, dtype=None if isinstance(leaf, int) else widest)
     return leaf
 
 
 def _number(leaf: object, output: _Output) -> object:
     y, own = _tensor(leaf), output.own
-    fits = isinstance(y, Tensor) and y.shape == own.shape and y.is_floating_point() == own.is_floating_point()
+    parts = real_parts(y) if isinstance(y, Tensor) else None
+    fits = parts is not None and parts.shape == own.shape and parts.is_floating_point() == own.is_floating_point()
     return y if fits else None
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """Return complex numbers as pairs of real ones."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _mean(own: Tensor) -> Tensor:

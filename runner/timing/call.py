@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from ..records.case import Scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from .correctness import CheckResult
 
 
 class Batches(NamedTuple):
@@ -50,6 +52,19 @@ class Expected:
     common: float = inf
     along: Tensor | None = None  # what the factor is of, of the output's shape; None: ``value``
     dtype: str = ""  # of the output; "": that of the workload's other outputs
+
+
+class Outputs(Protocol):
+    """Judge of the outputs of a call. Subclasses say what is expected."""
+
+    takes_whole: ClassVar[bool] = False  # are further calls judged by all that they return, or by its tensors alone?
+
+    def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
+        """Compare what a call returned, and the arguments that it ``changed``, as they are now. None: unknown."""
+
+    def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
+        """Compare the tensors among what a call returned, in their order. ``paths``: where they are in it."""
+        return self.check(outputs)
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, prod, sqrt
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ..records.case import Scalar
 from . import nested
-from .call import Call, Expected
+from .call import Call, Expected, Outputs
 from .nested import returned
 from .unpatched import unpatched
 from .unwritten import FILLED
 
 PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses may have no memory, or compute values when they are read
 ROUNDED = 1e-6  # rounding of a number of elements
+PART_NAMES = ("real", "imaginary")  # of a complex number
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output
 
 
@@ -56,17 +57,6 @@ class CheckResult:
 
 class WrongOutput(Exception):
     """A result is wrong in a way that keeps its call from ending, as one of another shape than its gradient."""
-
-
-class Outputs(Protocol):
-    """Judge of the outputs of a call."""
-
-    def check(self, outputs: Any, changed: Sequence[Tensor] | None = None) -> CheckResult:
-        """Compare what a call returned, and the arguments that it ``changed``, as they are now. None: unknown."""
-
-    def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
-        """Compare the tensors among what a call returned, in their order. ``paths``: where they are in it."""
-        return self.check(outputs)
 
 
 @dataclass(frozen=True)
@@ -112,6 +102,11 @@ def _bits(tensor: Tensor, start: int) -> Tensor:
     return flat.as_strided(flat.shape, [1]).view(torch.uint8)  # one element, or none, may have kept another stride
 
 
+def real_parts(tensor: Tensor) -> Tensor:
+    """Return real and imaginary parts of complex numbers along a further dimension; other tensors as they are."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def part(tensor: Tensor, start: int) -> Tensor:
     """Return up to ``CHUNK`` elements from ``start`` on, in one dimension."""
     return tensor.detach().reshape(-1)[start : start + CHUNK]
@@ -149,11 +144,15 @@ def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
 
 @unpatched()
 def deviation(output: Tensor, reference: Expected) -> CheckResult:
-    """Compare one output with its reference, of the same shape. The reason names the place of the largest error."""
-    result, wrong, worst, place, count = CheckResult(), 0, -1.0, 0, prod(output.shape)
+    """Compare one output with its reference, of the same shape. The reason names the place of the largest error.
+
+    Complex numbers are compared by their ``real_parts``, which the reference has.
+    """
+    numbers = real_parts(output)
+    result, wrong, worst, place, count = CheckResult(), 0, -1.0, 0, prod(numbers.shape)
     along = squares = walk = 0.0
     for start in range(0, count, CHUNK):
-        y, r = part(output, start).double(), part(reference.value, start)
+        y, r = part(numbers, start).double(), part(reference.value, start)
         atol = part(reference.atol, start) if isinstance(reference.atol, Tensor) else reference.atol
         size, same = r.abs(), (y == r) | (y.isnan() & r.isnan())
         error = (y - r).abs().nan_to_num(inf, inf).masked_fill(same, 0.0)  # a NaN is as wrong as can be
@@ -166,7 +165,7 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
         walk += (ratio * ratio).sum().item() if reference.rms < inf else 0.0
         if reference.common < inf:
             of = r if reference.along is None else part(reference.along, start).double()
-            along += ((y - r.to(output.dtype).double()) * of).sum().item()
+            along += ((y - r.to(numbers.dtype).double()) * of).sum().item()
             squares += (of * of).sum().item()
         relative = (error / size).where(size > atol, 0.0).nan_to_num(inf, inf)
         result.max_abs_err = max(result.max_abs_err, error.max().item())
@@ -193,18 +192,25 @@ def deviation(output: Tensor, reference: Expected) -> CheckResult:
 def wrong_elements(
     output: Tensor, value: Tensor, place: int, wrong: int, flags: Tensor | None, which: str = "worst"
 ) -> str:
-    """Say how many elements are ``wrong``, in which block, if ``flags`` tell, and what the one at ``place`` is."""
-    block = "" if flags is None or wrong == 1 else _block(flags.reshape(output.shape))
-    element = part(output, place)[:1]
+    """Say how many elements are ``wrong``, in which block, if ``flags`` tell, and what the one at ``place`` is.
+
+    For complex numbers, ``value``, ``flags`` and ``place`` are those of their ``real_parts``.
+    """
+    parts = real_parts(output)
+    block = "" if flags is None or wrong == 1 else _block(flags.reshape(parts.shape), is_complex=output.is_complex())
+    element = part(parts, place)[:1]
     numbers = (tensor[0].item() for tensor in (element, part(value, place)))
     got, want = (f"{number:.6g}" if isinstance(number, float) else number for number in numbers)
     if element.element_size() > 1 and {*_bits(element, 0).tolist()} in FILLED:  # of one byte it may be chance
         got = f"{got} (unwritten)"
-    index = _index(place, output.shape)
-    return f"{wrong} of {output.numel()} elements wrong{block}, {which} at {index}: got {got}, want {want}"
+    index, elements = _index(place, parts.shape), "elements"
+    where = f"at {index}"
+    if output.is_complex():
+        elements, where = "real and imaginary parts", f"the {PART_NAMES[index[-1]]} part at {index[:-1]}"
+    return f"{wrong} of {parts.numel()} {elements} wrong{block}, {which} {where}: got {got}, want {want}"
 
 
-def _block(flags: Tensor) -> str:
+def _block(flags: Tensor, *, is_complex: bool) -> str:
     """Return the smallest block with all ``flags``, as a part of a sentence; "" if it is the whole."""
     dimensions, ends = range(flags.dim()), []
     for dimension, size in enumerate(flags.shape):
@@ -212,7 +218,12 @@ def _block(flags: Tensor) -> str:
         places = (flags.any(others) if others else flags).nonzero()
         first, last = int(places[0]), int(places[-1])
         ends.append(":" if last - first == size - 1 else f"{first}:{last + 1}" if first < last else str(first))
-    return f", all in [{', '.join(ends)}]" if {*ends} != {":"} else ""
+    words = []
+    if is_complex and (part := ends.pop()) != ":":
+        words.append(PART_NAMES[int(part)])
+    if {*ends} - {":"}:
+        words.append(f"in [{', '.join(ends)}]")
+    return f", all {', '.join(words)}" if words else ""
 
 
 def _index(place: int, shape: torch.Size) -> tuple[int, ...]:

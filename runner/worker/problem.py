@@ -20,8 +20,7 @@ from ..records.schema import build
 from ..subject.operation import expected_outputs, workload_of
 from ..subject.path import TimedCall, on_same_inputs
 from ..timing import ranks
-from ..timing.call import Call
-from ..timing.correctness import Outputs
+from ..timing.call import Call, Outputs
 
 
 class ProblemState:

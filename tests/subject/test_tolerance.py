@@ -161,16 +161,37 @@ def test_tf32_is_right_only_if_allowed_and_named_if_not(monkeypatch):
     assert "TF32" not in judge.check(product * 1.01).reason
 
 
-@pytest.mark.parametrize(("shape", "place"), [((), "0"), ((5,), "3, 0"), ((4, 5), "2, 3, 0")])
-@pytest.mark.parametrize(("error", "last"), [(1.0, "0"), (1.0j, "1")])
+@pytest.mark.parametrize(("shape", "place"), [((), "()"), ((5,), "(3,)"), ((4, 5), "(2, 3)")])
+@pytest.mark.parametrize(("error", "part"), [(1.0, "real"), (1.0j, "imaginary")])
 @pytest.mark.parametrize("given", [{}, {"atol": 1e-3}])
-def test_the_place_of_a_wrong_complex_number_ends_with_its_part(shape, place, error, last, given):
+def test_the_wrong_part_of_a_complex_number_is_named(shape, place, error, part, given):
     x = torch.randn(shape, dtype=torch.complex64)
     y = x.exp()
     y.view(-1)[{0: 0, 1: 3, 2: 13}[len(shape)]] += error
     reason = Judge(torch.exp, (x,), **given).check(y).reason
-    assert reason.startswith(f"the output: 1 of {2 * x.numel()} elements wrong, worst at ({place.replace('0', last)}")
-    assert reason.endswith("; the last index is 0 for a real part, 1 for an imaginary one")
+    count = f"1 of {2 * x.numel()} real and imaginary parts wrong"
+    assert reason.startswith(f"the output: {count}, worst the {part} part at {place}: got ")
+
+
+def test_the_wrong_parts_of_complex_numbers_are_named():
+    torch.manual_seed(0)
+    a, b = torch.randn(8, 16384, dtype=torch.complex64), torch.randn(16384, 8, dtype=torch.complex64)
+    judge, y = Judge(torch.mm, (a, b)), a @ b
+    for place, factor, said in [
+        ((), 9, "128 of 128 real and imaginary parts wrong, worst the "),
+        ((..., 2, slice(2)), 9, "16 of 128 real and imaginary parts wrong, all in [:, 2], worst the "),
+        (
+            (3, ..., 1),
+            9,
+            "8 of 128 real and imaginary parts wrong, all imaginary, in [3, :], worst the imaginary part at (3, ",
+        ),
+        ((..., 0), 9, "64 of 128 real and imaginary parts wrong, all real, worst the real part at ("),
+        ((..., 1), 1.00001, "the imaginary part is 1.00001 times the reference, "),
+        ((3, 1), 1.00004, "element 25 is 1.00004 times the reference, "),
+    ]:
+        wrong = torch.view_as_real(y.clone())
+        wrong[place] *= factor
+        assert judge.check(torch.view_as_complex(wrong)).reason.startswith(f"the output: {said}")
 
 
 @pytest.mark.parametrize("tf32", [False, True])
@@ -191,7 +212,7 @@ def test_products_of_complex_numbers(function, tf32, monkeypatch):
     judge = Judge(function, args, tf32=tf32)
     assert judge.check(function(*args).resolve_conj()).reason == ""
     for wrong in (function(args[0].conj(), args[1]), function(*args) * (1 + 0.05j), function(*args) * 1.05):
-        assert "0 for a real part" in judge.check(wrong.resolve_conj()).reason
+        assert "real and imaginary parts wrong" in judge.check(wrong.resolve_conj()).reason
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -234,6 +255,16 @@ def test_the_reason_names_the_block_of_all_wrong_elements():
     )
     wrong = "[1]: 30 of 1200 elements wrong, all in [39, :], the first at (39, 0): got 30, want "
     assert judge.check((x.softmax(-1), order)).reason.startswith(wrong)
+
+
+@pytest.mark.parametrize("given", [{}, {"atol": 0.1}])
+def test_a_complex_number_of_python_is_compared(given):
+    x = torch.randn(8)
+    judge = Judge(lambda x: (x.exp(), complex(x.sum(), 1.0)), (x,), **given)
+    assert judge.check((x.exp(), complex(x.sum(), 1.0))).reason == ""
+    wrong = "[1]: 1 of 2 real and imaginary parts wrong, worst the imaginary part at (): got 5, want 1"
+    assert judge.check((x.exp(), complex(x.sum(), 5.0))).reason == wrong
+    assert judge.check((x.exp(), 1.0)).reason == "[1]: a float where a complex is expected"
 
 
 def test_given_tolerances_hold_for_numbers_of_python():
