@@ -17,7 +17,7 @@ from ..timing import nested, ranks
 from ..timing.arguments import Inputs
 from ..timing.call import Call, Outputs, in_turn
 from ..timing.correctness import CheckResult, repeats
-from ..timing.kept_result import forgiven, is_right_for_other_values, other_values
+from ..timing.kept_result import forgiven, keeps_first_values, other_values
 from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
 from ..timing.unwritten import fill_cached, filled
@@ -111,7 +111,7 @@ def checked(
         if not reason:
             call = right
         elif inputs.numbers and ranks.current.any(expected.check_tensors(returned_tensors(outputs)).reason):
-            reason += KEEPS if is_right_for_other_values(right, inputs.numbers) else ""
+            reason += KEEPS if keeps_first_values(right, inputs.numbers) else ""
     return call, columns, reason
 
 

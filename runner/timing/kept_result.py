@@ -64,10 +64,18 @@ def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
         call.restore()
 
 
-def is_right_for_other_values(call: Call, inputs: list[Tensor]) -> bool:
-    """Return whether the outputs of ``call`` are right if all ``inputs`` are halved and reversed."""
+def keeps_first_values(call: Call, inputs: list[Tensor]) -> bool:
+    """Return whether wrong outputs come from values that ``call`` kept, those of ``other_values``.
+
+    Then they are right for those, and wrong for any others. What overflows, or is wrong by little, is right for others.
+    """
+    return _is_right(call, inputs, _halve_and_reverse) and not _is_right(call, inputs, _quarter_and_roll)
+
+
+def _is_right(call: Call, inputs: list[Tensor], change: Callable[[Tensor], None]) -> bool:
+    """Return whether the outputs of ``call`` are right for changed ``inputs``."""
     assert call.judge_anew
-    with forgiven(), _changed(call, [*map(_numbers, inputs)], _halve_and_reverse) as outputs:
+    with forgiven(), _changed(call, [*map(_numbers, inputs)], change) as outputs:
         return not ranks.current.any(call.judge_anew(outputs))
     return False
 
@@ -81,7 +89,7 @@ def _kept_of_one(call: Call, inputs: list[Tensor], before: list[Tensor]) -> str:
     for x in sorted(inputs, key=lambda x: isinstance(x, torch.nn.Parameter))[:ALONE]:
         with _changed(call, [_numbers(x)], _halve_and_reverse) as after:
             wrong = _if_wrong(UNCHANGED, all(map(same_bits, before, after)), call, after)
-        if wrong and is_right_for_other_values(call, inputs):
+        if wrong and _is_right(call, inputs, _halve_and_reverse):
             return f"{wrong.removesuffix('s')} of shape {tuple(x.shape)}"
     return ""
 
@@ -153,6 +161,12 @@ def _halve_and_reverse(tensor: Tensor) -> None:
     """Halve the values and reverse their order, which keeps their signs."""
     with contextlib.suppress(NotImplementedError, RuntimeError):
         tensor.copy_(_half(tensor).reshape(-1).flip(0).reshape(tensor.shape))
+
+
+def _quarter_and_roll(tensor: Tensor) -> None:
+    """Divide the values by four and move each to the next place."""
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        tensor.copy_(_half(_half(tensor)).roll(1))
 
 
 def _halve_few(tensor: Tensor) -> None:

@@ -245,6 +245,12 @@ def test_an_input_that_is_prepared_once_is_named_and_stays_as_it_was(clock):
     result = bench({"packed": packed, "wrong": lambda x, w: x @ w + 1}, X, weight, check=torch.matmul)
     assert result["packed"].timing.reason.endswith("at its first call: compute from the inputs at each call")
     assert "first call" not in result["wrong"].timing.reason
+    large = torch.linspace(-150, 150, 4096).view(16, 256)
+    overflows = bench(
+        {"overflows": lambda x: x.exp() / x.exp().sum(-1, keepdim=True), "torch": softmax}, large, check=softmax
+    )
+    assert "got nan" in overflows["overflows"].timing.reason
+    assert "first call" not in overflows["overflows"].timing.reason
     assert torch.equal(weight, was)
     assert weight._version == version
 
