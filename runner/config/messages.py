@@ -123,7 +123,8 @@ def _split_by_spaces(word: str, words: Sequence[str]) -> str:
 
 def _no_such_option(file: str, options: Sequence[str], folders: Sequence[Path], words: Sequence[str]) -> str:
     if typed := re.fullmatch(r"impl/(.+\.(py|cu)\b.*)", file):
-        return f"impl={typed[1]}: write impl={'cuda' if typed[2] == 'cu' else 'file'} impl.path={typed[1]}"
+        launch = ", a Python file that launches it by cuda_kernel (docs/cuda-files.md)" * (typed[2] == "cu")
+        return f"impl={typed[1]}: write impl=file impl.path={re.sub('[.]cu', '.py', typed[1])}{launch}"
     group, _, name = file.rpartition("/")
     if group.startswith(EXPERIMENT):
         of = group[len(EXPERIMENT) :]

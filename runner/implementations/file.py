@@ -36,7 +36,7 @@ class File(Implementation):
             raise ValueError(f"path: {self.path} is not a Python file; {advice}")
         if not self.path.rpartition(":")[0] or not self._name.isidentifier():
             raise ValueError(f"path: {self.path!r} names no function; give one, as in impl.path=my_softmax.py:softmax")
-        if not self._is_file and not all(map(str.isidentifier, self._named.split("."))):
+        if not self._is_file and (".cu:" in self.path or not all(map(str.isidentifier, self._named.split(".")))):
             launch = ", a file that launches it by cuda_kernel" * (".cu:" in self.path)
             raise ValueError(f"path: {self._named} is not a Python file; write impl.path=my_softmax.py:softmax{launch}")
         if not self._is_file and self._found is None:

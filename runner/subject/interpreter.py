@@ -154,10 +154,14 @@ def _replacements(triton: Any) -> list[tuple[Any, str, Any]]:
 def _libdevice() -> Iterator[tuple[Any, str, Any]]:
     """Yield what makes the functions of libdevice compute, which a compiler would find: without one they do nothing."""
     code = (lambda *args, name, compute: compute(name, *args)).__code__  # also of a function that is imported by name
-    for name, function in vars(import_module("triton.language.extra.libdevice")).items():
-        if isinstance(function, FunctionType):
-            yield function, "__kwdefaults__", {"name": name, "compute": _of_libdevice}
-            yield function, "__code__", code
+    of_wrapper = (lambda fn: lambda *args, name, compute: (fn, compute(name, *args))[1])(
+        None
+    ).__code__  # binds one name
+    for module in ("libdevice", "cuda.libdevice"):
+        for name, function in vars(import_module(f"triton.language.extra.{module}")).items():
+            if isinstance(function, FunctionType):
+                yield function, "__kwdefaults__", {"name": name, "compute": _of_libdevice}
+                yield function, "__code__", of_wrapper if function.__closure__ else code
 
 
 def _outside(tensors: Sequence[tuple[int, int, int, str]], pointers: Any, mask: Any) -> str:

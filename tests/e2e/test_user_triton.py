@@ -91,7 +91,7 @@ PERSISTENT = """
 import torch, triton
 import triton.language as tl
 from triton.language.extra import libdevice
-from triton.language.extra.libdevice import pow
+from triton.language.extra.cuda.libdevice import pow
 
 DEVICE = triton.runtime.driver.active.get_active_torch_device()
 COUNT = triton.runtime.driver.active.utils.get_device_properties(DEVICE.index)["multiprocessor_count"]
