@@ -51,6 +51,9 @@ MEANS = {"mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d
 # Roundings that the error of an operator is as large as, where that is not one: torch's own GELU on a CPU uses an erf
 # whose error reaches 8 unit roundoffs, and 1 + erf(x) cancels for negative x.
 ROUNDINGS = {"erf": 3.0, "erfc": 3.0}
+# Beginnings of operators that factor matrices, or solve with factors, and operators that only begin so.
+FACTORS = ("linalg_", "cholesky_", "triangular_solve")
+ENTRYWISE = {"linalg_vector_norm", "linalg_cross"}
 SCANS = {"cumsum", "cumprod", "logcumsumexp"}
 SCATTERED = {"index_add", "scatter_add", "scatter_reduce", "index_put", "embedding_dense_backward"}
 CASTS = {"_to_copy", "copy"}
@@ -84,7 +87,8 @@ cudnn_batch_norm _softmax _log_softmax logsumexp _fused_rms_norm mse_loss huber_
 mish softplus hardswish elu log_sigmoid_forward glu binary_cross_entropy native_layer_norm_backward
 native_group_norm_backward native_batch_norm_backward _softmax_backward_data _log_softmax_backward_data
 gelu_backward silu_backward mish_backward softplus_backward hardswish_backward elu_backward mse_loss_backward
-sigmoid_backward tanh_backward _fused_rms_norm_backward
+sigmoid_backward tanh_backward _fused_rms_norm_backward upsample_linear1d upsample_bilinear2d upsample_trilinear3d
+upsample_bicubic2d
 """
 INSIDE: dict[Any, Callable[..., Any]] = {}  # how each is taken apart
 for _name in _TOGETHER.split():
@@ -406,7 +410,18 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                 else arg
                 for place, arg in enumerate(args)
             )
+        if name.removeprefix("_").startswith(FACTORS) and name not in ENTRYWISE:
+            args = [self._shaken(arg) if isinstance(arg, Tensor) and arg.dim() > 1 else arg for arg in args]
         return args
+
+    def _shaken(self, matrix: Tensor) -> Tensor:
+        """Return matrices with the backward error of a factorization: of their norms, not of each element."""
+        if (noise := self.noise) is None or not _is_float(matrix):
+            return matrix
+        rows, columns = matrix.shape[-2:]
+        rms = matrix.abs().square().mean((-2, -1), keepdim=True).sqrt()
+        std = (rms * (self._accumulated * (rows * columns) ** 0.25)).expand(matrix.shape)
+        return _of_memory(matrix, lambda memory: noise.add(memory.clone(), std))
 
     def _rounded(self, tensor: Tensor) -> Tensor:
         unit = self._bare.get(_storage(tensor)) if _is_float(tensor) else None

@@ -962,6 +962,56 @@ def test_shipped_and_automatic_tolerances_agree(make, error, name, dtype):
         assert not judge.check(wrong).correct
 
 
+def by_qr(a, b):
+    q, r = torch.linalg.qr(a)
+    return torch.linalg.solve_triangular(r, q.T @ b, upper=True)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("function", "others", "make"),
+    [
+        (
+            torch.linalg.solve,
+            [lambda a, b: torch.linalg.solve(a.flip(0), b.flip(0)), lambda a, b: torch.linalg.inv(a) @ b, by_qr],
+            lambda: (torch.randn(200, 200), torch.randn(200, 3)),
+        ),
+        (torch.linalg.inv, [lambda a: torch.linalg.inv(a.T).T], lambda: (torch.randn(150, 150),)),
+    ],
+)
+def test_another_order_of_an_elimination_is_right(function, others, make, seed):
+    torch.manual_seed(seed)
+    given = make()
+    judge = Judge(function, given)
+    assert all(judge.check(other(*given)).correct for other in (function, *others))
+    narrow = [x.bfloat16().float() for x in given]
+    assert not judge.check(function(*narrow)).correct
+    nearly = [given[0] + 3e-4 * given[0].flip(0), *given[1:]]
+    assert not judge.check(function(*nearly)).correct
+
+
+def by_weights(x, size):
+    places = ((torch.arange(size) + 0.5) * x.shape[-1] / size - 0.5).clamp(min=0)
+    first = places.long()
+    return x[..., first].lerp(
+        x[..., (first + 1).clamp(max=x.shape[-1] - 1)], (places - first).expand(*x.shape[:-1], size)
+    )
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_weights_of_an_interpolation_may_be_rounded(seed):
+    torch.manual_seed(seed)
+    x = torch.randn(2, 3, 9, 13)
+
+    def reference(x, align_corners=False):
+        return F.interpolate(x, size=(19, 27), mode="bilinear", align_corners=align_corners)
+
+    judge = Judge(reference, (x,))
+    assert judge.check(by_weights(by_weights(x, 27).mT, 19).mT.contiguous()).correct
+    assert not judge.check(reference(x.bfloat16().float())).correct
+    assert not judge.check(reference(x, align_corners=True)).correct
+
+
 def naive_gelu(x):
     return 0.5 * x * (1 + torch.erf(x / 2**0.5))
 
