@@ -15,7 +15,7 @@ from ..measure.columns import column_of
 from ..measure.parts import PHASES
 from ..measure.timeline.tables import OTHERS
 from ..records.case import CaseRecord
-from ..records.figures import as_typed, as_words, figure, interval
+from ..records.figures import as_typed, as_words, figure, finite, interval, is_number
 from ..records.grouping import grouped
 from ..records.plain_text import shortened
 from .fastest import compared, gain, over_baseline, ratio_text, widened
@@ -89,7 +89,7 @@ def growth(run: Run, *, over: str, column: str = "time_us") -> Iterator[str]:
 def ends(run: Run, *, over: str) -> Iterator[str]:
     """Tell the largest value of the field ``over`` at which each implementation is right, and why it ends there."""
     name = over.rpartition(".")[2]
-    known = [line for line in run.lines if isinstance(_field(line, over), int | float)]
+    known = [line for line in run.lines if _field(line, over) is not None]
     for label, lines in grouped(known, lambda line: _without(run, line.case, over)).items():
         right = [_field(line, over) for line in lines if may_win(line.row)]
         ended = [line for line in lines if line.row.status != "ok" and _field(line, over) > max(right, default=0)]
@@ -236,11 +236,11 @@ def roofline(run: Run) -> Iterator[str]:
 def orders(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
     """Compare the order of the implementations by each of ``columns`` with that by the first of them.
 
-    Neighbors that their intervals do not tell apart have ``≈`` between them. Columns that a case lacks are left out, as
-    those of a GPU are on a CPU.
+    Neighbors that their intervals do not tell apart have ``≈`` between them. Differences from the first column are told
+    for columns of its unit. Columns that a case lacks are left out, as those of a GPU are on a CPU.
     """
     for heading, lines in _problems(run).items():
-        first, *others = [column for column in columns if all(line.value(column) for line in lines)] or [""]
+        first, *others = [column for column in columns if all(finite(line.value(column)) for line in lines)] or [""]
         if len(lines) < 2 or not others:
             continue
         yield f"{heading}: by {_named(first)} {_order(run, lines, first)}."
@@ -251,13 +251,15 @@ def orders(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
                 if _is_less(one, other, first) and _is_less(other, one, column)
             ]
             said = f"{', '.join(turned)} change places" if turned else "no pair that can be told apart changes places"
-            more = []
-            for line in lines:
-                added = float(line.value(column)) - float(line.value(first))
-                sign = "+" if added >= 0 else "-"
-                more.append(f"{run.names.impl(line.case)} {sign}{figure(abs(added), 'us', 3)}")
-            order = _order(run, lines, column)
-            yield f"{heading}: by {_named(column)} {order}: {said}. Beside {_named(first)}: {', '.join(more)}."
+            text = f"{heading}: by {_named(column)} {_order(run, lines, column)}: {said}."
+            if (unit := column_of(column).unit) == column_of(first).unit:
+                more = []
+                for line in lines:
+                    added = line.value(column) - line.value(first)
+                    sign = "+" if added >= 0 else "-"
+                    more.append(f"{run.names.impl(line.case)} {sign}{figure(abs(added), unit, 3)}")
+                text += f" Beside {_named(first)}: {', '.join(more)}."
+            yield text
     yield from (f"{sentence}." for sentence in missing_columns(timed_lines(run), columns))
 
 
@@ -272,17 +274,17 @@ def _problems(run: Run) -> dict[str, list[Line]]:
 def _series(run: Run, over: str, column: str) -> dict[str, list[Line]]:
     """Return the lines that have ``column`` and differ in the field ``over`` alone, in its order."""
     every = [line for line in timed_lines(run) if _field(line, over) is not None]
-    known = [line for line in every if (_value(line, column)[0] or 0) > 0]
+    known = [line for line in every if (finite(line.value(column)) or 0) > 0]
     series = grouped(known, lambda line: _without(run, line.case, over))
     for lines in series.values():
-        if all(isinstance(_field(line, over), int | float) for line in lines):
+        if all(is_number(_field(line, over)) for line in lines):
             lines.sort(key=lambda line: float(_field(line, over)))
     return {label: lines for label, lines in series.items() if len({_field(line, over) for line in lines}) > 1}
 
 
 def _order(run: Run, lines: Sequence[Line], column: str) -> str:
     """Return the implementations by ``column``, the fastest first."""
-    ordered = sorted(lines, key=lambda line: float(line.value(column)))
+    ordered = sorted(lines, key=lambda line: line.value(column))
     text = run.names.impl(ordered[0].case)
     for one, other in pairwise(ordered):
         text += f" {'<' if _is_less(one, other, column) else '≈'} {run.names.impl(other.case)}"

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
 from inspect import isfunction, signature
 from itertools import pairwise
@@ -13,7 +12,7 @@ from typing import Any, get_type_hints
 from ..measure.columns import check_columns
 from ..records.bad_input import BadInput, choices
 from ..records.case import CaseRecord, Choice
-from ..records.figures import listed, times
+from ..records.figures import as_typed, finite, listed, times
 from ..records.grouping import grouped
 from ..records.options import option_defaults
 from ..records.schema import build, to_fields
@@ -57,12 +56,8 @@ class Conclusion:
 
 def conclude(run: Run) -> Conclusion:
     """Return the conclusion of ``run``."""
-    names, lines = run.names, run.lines
-    try:
-        leaders = fastest.leaders(run, lines)
-    except BadInput:  # there is no winner anywhere
-        leaders = []
-    findings = []
+    names, lines, findings = run.names, run.lines, []
+    leaders = fastest.leaders(lines, names)
     for workload in dict.fromkeys(line.case.workload.name for line in lines):
         won = [leader for leader in leaders if leader.case.workload.name == workload and leader.fastest]
         members = [line for line in lines if line.case.workload.name == workload]
@@ -89,6 +84,12 @@ def check(analysis: Choice, cases: Sequence[CaseRecord]) -> dict[str, Any]:
     for name in ("over", "field"):
         if name in arguments and (field := arguments[name]) not in there:
             raise BadInput(f"{where}.{name}: {field}: no case has this field; {choices(field, there)}")
+    sizes = (case.flat.get(arguments.get("over", "")) for case in cases)
+    if odd := [size for size in sizes if size is not None and (finite(size) or 0) <= 0]:
+        text = f"{arguments['over']}={as_typed(odd[0])} is not a number above 0"
+        raise BadInput(f"{where}.over: {text}; name a field of sizes")
+    if len(arguments.get("steps", ())) != len(arguments.get("passes", ())):
+        raise BadInput(f"{where}.passes: give one number for each of steps")
     without, impls = arguments.get("without"), {case.impl.name for case in cases}
     if without and without not in impls and not option_defaults(f"impl/{without}"):  # a sweep may leave one out
         raise BadInput(f"{where}.without: {without}: no such implementation; {choices(without, impls)}")
@@ -207,9 +208,8 @@ def _winners(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Statement]:
     """Yield a statement for each workload of which several runs have the same problems."""
     labels, won = joint(runs), dict[tuple[str, str], dict[str, Sequence[str]]]()
     for run, name in zip(runs, names, strict=True):
-        with suppress(BadInput):  # there is no winner anywhere
-            for leader in fastest.leaders(run, run.lines, labels):
-                won.setdefault((leader.case.workload.name, labels.heading(leader.case)), {})[name] = leader.fastest
+        for leader in fastest.leaders(run.lines, labels):
+            won.setdefault((leader.case.workload.name, labels.heading(leader.case)), {})[name] = leader.fastest
     for workload, problems in grouped(won.items(), lambda item: item[0][0]).items():
         common = [(problem, by_run) for (_, problem), by_run in problems if sum(map(bool, by_run.values())) > 1]
         always, details = Counter[str](), list[str]()

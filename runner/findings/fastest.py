@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
 from ..records.figures import times
 from ..records.grouping import grouped
@@ -13,7 +12,6 @@ from .chart_data import part, swept
 from .lines import OPPOSITE, WINS, Line
 from .names import Names
 from .ratios import apart, bounds, inverse
-from .run import Run
 from .validity import contended, may_win
 
 VAGUE = 10.0  # if an interval reaches from a tenth to ten times the ratio, only the nearer end is printed
@@ -38,13 +36,9 @@ class Leader:
         return self.line.fastest if self.line else "no"
 
 
-def leaders(run: Run, lines: Sequence[Line], names: Names | None = None) -> list[Leader]:
-    """Return the leader of each problem of ``lines``. Raises BadInput if no case is correct and timed."""
-    problems = grouped(lines, lambda line: line.case.problem)
-    leaders = [_leader(members, names or run.names) for members in problems.values()]
-    if not any(leader.fastest for leader in leaders):
-        raise BadInput(f"{run.folder}: no case is correct and timed, so none is the fastest; runner show says why")
-    return leaders
+def leaders(lines: Sequence[Line], names: Names) -> list[Leader]:
+    """Return the leader of each problem of ``lines``; one without a correct and timed case has no ``fastest``."""
+    return [_leader(members, names) for members in grouped(lines, lambda line: line.case.problem).values()]
 
 
 def _leader(lines: Sequence[Line], names: Names) -> Leader:

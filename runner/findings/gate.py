@@ -15,6 +15,7 @@ from .names import Names
 from .ratios import bounds, by_key, doubt, time_ratio
 from .replicas import merge_replicas, replicas_by_case
 from .run_comparison import Pair
+from .validity import is_wrong
 
 Word = Literal["slower", "wrong", "failing", "unclear", "ok", "new", "removed", "not judged", "skipped"]
 ALARMS: tuple[Word, ...] = ("wrong", "failing", "slower")
@@ -107,11 +108,11 @@ def _without_time(pair: Pair) -> tuple[Word, str] | None:
         return "not judged", f"in neither: {after.reason}"
     if absent:
         return "removed" if absent[0] is after else "new", absent[0].reason
-    if _is_wrong(after) or after.status != "ok":
+    if is_wrong(after) or after.status != "ok":
         return _bad(before, after)
     if files := before.metrics.get("worktree_files"):
         return "unclear", f"before the change it read {files} of the working tree too; {BESIDE}"
-    if _is_wrong(before) or before.status != "ok":
+    if is_wrong(before) or before.status != "ok":
         return "not judged", f"ok now; before the change it was {_status(before)}"
     if after.metrics.get("verdict") in UNTRUE and before.metrics.get("verdict") not in UNTRUE:
         verdict, why = after.metrics["verdict"], after.metrics.get("verdict_reason")
@@ -123,23 +124,19 @@ def _without_time(pair: Pair) -> tuple[Word, str] | None:
 
 def _bad(before: Row, after: Row) -> tuple[Word, str]:
     """Return the decision on a pair that is wrong or fails after the change."""
-    if _is_wrong(after):
-        return ("not judged", f"wrong in both: {_why(after)}") if _is_wrong(before) else ("wrong", _why(after))
-    if before.failed and not _is_wrong(before):
+    if is_wrong(after):
+        return ("not judged", f"wrong in both: {_why(after)}") if is_wrong(before) else ("wrong", _why(after))
+    if before.failed and not is_wrong(before):
         return "not judged", f"{before.status} before the change; after it {_status(after)}"
     return "failing", _status(after)
 
 
 def _status(row: Row) -> str:
-    return f"{'wrong' if _is_wrong(row) else row.status}: {_why(row)}"
+    return f"{'wrong' if is_wrong(row) else row.status}: {_why(row)}"
 
 
 def _why(row: Row) -> str:
     return str(row.reason or row.metrics.get("verdict_reason") or "")
-
-
-def _is_wrong(row: Row) -> bool:
-    return row.status == "wrong" or row.metrics.get("verdict") == "wrong"
 
 
 def _no_rounds(before: Row, after: Row) -> str:
@@ -179,13 +176,11 @@ def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     needed = abs(limit - ratio.log)
     needs, has, own = (f"±{figure(100 * share, '%', 2)}" for share in (needed, ratio.half, ratio.systematic))
     wanted = f"needs an interval of {needs}, has {has}"
-    sampling = math.sqrt(max(0.0, ratio.half**2 - ratio.systematic**2))
-    left = needed**2 - ratio.systematic**2
     if not ratio.paired:
         return pair.doubt or f"{wanted}: measure both in one run (--against), in paired rounds"
     if needed <= ratio.systematic:
         return f"{wanted}, of which {own} is the instrument's: a larger --max-slowdown"
-    longer = sampling**2 / left
+    longer = ratio.sampling**2 / (needed**2 - ratio.systematic**2)
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"
     return f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * processes))}"

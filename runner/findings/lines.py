@@ -16,7 +16,7 @@ from ..timing.statistics import Ratio
 from ..timing.verdict import launch_bound
 from .ratios import bounds, by_key, inverse, row_in_rounds, separate_ratio, time_ratio
 from .replicas import between_pct, merge_replicas, replicas_by_case
-from .validity import is_correct, may_win
+from .validity import is_correct, is_wrong, may_win
 
 WINS = ("yes", "tied")  # values of the column ``fastest``: a case without a rival does not win
 
@@ -196,8 +196,7 @@ def _against(
     columns: dict[str, Any] = {"baseline": row is base}
     columns["err_ratio"] = float(error) / float(base_error) if error is not None and base_error else None
     time_us, base_us = row.time_us or 0.0, base.time_us or 0.0
-    wrong = "wrong" in (row.status, row.metrics.get("verdict"))
-    if row is base or min(time_us, base_us) <= 0 or wrong:
+    if row is base or min(time_us, base_us) <= 0 or is_wrong(row):
         return columns | ({"speedup": 1.0} if row is base and row.time_us else {})
     if not (ratio := time_ratio(replicas, base_replicas, compared)):
         return columns | {"speedup": base_us / time_us}

@@ -41,8 +41,11 @@ def no_answer(run: Run, analysis: str, arguments: Mapping[str, Any]) -> str:
     short = {name: str(value).rpartition(".")[2] for name, value in arguments.items()}
     field, name = (each.get("over", each.get("field")) for each in (arguments, short))
     values = dict.fromkeys(as_typed(line.case.flat[field]) for line in lines if field in line.case.flat)
+    words = [column for column in columns if any(isinstance(line.value(column), str) for line in lines)]
     if missing := [*missing_columns(lines, columns)]:
         reason = " and ".join(missing)
+    elif words:
+        reason = f"{listed(words)} {'are not numbers' if words[1:] else 'is not a number'}"
     elif field and len(values) < 2:
         reason = f"{name} has only the value {', '.join(values)} in cases that are correct and timed"
     elif field:

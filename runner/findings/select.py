@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from itertools import accumulate
 from typing import Any
 
 from ..measure.columns import known_columns, meant
@@ -51,17 +50,17 @@ def chosen_lines(runs: Sequence[Run], conditions: Sequence[str], sort: str | Non
     """Return the lines of each run that fulfil ``conditions``, in the order of the column ``sort``. Raises BadInput."""
     if not (conditions or sort):
         return [run.lines for run in runs]
-    records = [
-        record | {"impl.rev": line.case.flat["impl.rev"]}  # as it was typed, without the commit
+    entries = [
+        (run, line, record | {"impl.rev": line.case.flat["impl.rev"]})  # as it was typed, without the commit
         for run in runs
-        for record, line in zip(flat_records(run.lines), run.lines, strict=True)
+        for line, record in zip(run.lines, flat_records(run.lines), strict=True)
     ]
-    kept = {*where(records, conditions)} if conditions else {*range(len(records))}
+    if conditions:
+        entries = [entries[place] for place in where([record for *_, record in entries], conditions)]
     chosen = []
-    for run, start in zip(runs, accumulate((len(run.lines) for run in runs), initial=0), strict=False):
-        places = [place for place in range(len(run.lines)) if start + place in kept]
-        lines, table = [run.lines[place] for place in places], [records[start + place] for place in places]
-        order = _order(table, [line.case.problem for line in lines], sort) if sort else range(len(lines))
+    for run in runs:
+        lines, records = [line for of, line, _ in entries if of is run], [each for of, _, each in entries if of is run]
+        order = _order(records, [line.case.problem for line in lines], sort) if sort else range(len(lines))
         chosen.append([lines[place] for place in order])
     return chosen
 

@@ -13,6 +13,11 @@ def is_correct(row: Row) -> bool:
     return row.status == "ok" and row.metrics.get("correct") is True
 
 
+def is_wrong(row: Row) -> bool:
+    """Return whether the outputs of the check, or those of the timed calls, are wrong."""
+    return "wrong" in (row.status, row.metrics.get("verdict"))
+
+
 def certain(row: Row) -> bool:
     """Return whether the time is neither contended nor of doubtful value, has converged, and is of ten samples."""
     figures: Mapping[str, Any] = row.metrics

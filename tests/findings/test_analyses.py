@@ -117,6 +117,17 @@ def test_orders_tells_where_another_figure_ranks_otherwise(answer, made):
     assert second.startswith("gelu: by host_us torch < triton: triton and torch change places. Beside time: ")
     assert second.endswith(": torch +100 us, triton +210 us.")
     assert missing == "latency_us is not measured on a CPU."
+    rows = [replace(row, metrics={**row.metrics, "peak_mem_bytes": 8 * place}) for place, row in enumerate(rows, 1)]
+    _, second = answer(rows, "orders", columns=("time_us", "peak_mem_bytes"))
+    assert second == "gelu: by peak_mem_bytes torch < triton: triton and torch change places."
+
+
+@pytest.mark.parametrize("name", ["growth", "effect", "orders"])
+def test_a_column_of_words_has_no_answer(answer, sizes, name):
+    fields = {"columns": ("time_us", "verdict")} if name == "orders" else {"column": "verdict"}
+    fields |= {"growth": {"over": "workload.size"}, "effect": {"field": "workload.size"}}.get(name, {})
+    (said,) = answer(sizes(), name, **fields)
+    assert said.startswith("verdict is not a number, so there is no ")
 
 
 def test_waits_tells_who_computes_nothing_and_what_is_hidden(answer, made):
@@ -346,11 +357,18 @@ def test_an_analysis_of_another_version_is_named(answer, made):
         ("values", {"columns": ("nope",)}, "columns: no such column 'nope'; "),
         ("ranking", {"over": "workload.cols"}, "conclusion.ranking.over: no such field; there are none"),
         ("operations", {"most": "x"}, "conclusion.operations.most: 'x' is not allowed; give a whole number"),
+        ("growth", {"over": "workload.dtype"}, "conclusion.growth.over: workload.dtype=float32 is not a number above"),
+        (
+            "bend",
+            {"over": "workload.tf32"},
+            "conclusion.bend.over: workload.tf32=false is not a number above 0; ",
+        ),
+        ("passes", {"impl": "naive", "steps": ("exp", "sub"), "passes": (2,)}, "conclusion.passes.passes: give one nu"),
     ],
 )
 def test_a_mistake_is_one_line(made, name, fields, message):
     with pytest.raises(BadInput) as refusal:
-        check(Choice(name, fields), [made.case("gelu", "torch", {"cols": 8})])
+        check(Choice(name, fields), [made.case("gelu", "torch", {"cols": 8, "dtype": "float32", "tf32": False})])
     assert str(refusal.value).startswith(message)
 
 
