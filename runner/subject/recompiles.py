@@ -15,6 +15,7 @@ from ..records.case import Scalar
 from ..records.replaced import setting
 from ..timing.call import Call
 
+OTHER_MODE = "BACKEND_MATCH failure"  # in torch's reason: the code was compiled before in another mode, for other cases
 WRAPPER = "torch/_dynamo/eval_frame.py"  # a frame of this file stands above all that torch.compile runs
 
 
@@ -40,6 +41,7 @@ def recompiles(call: Call, before: Sequence[Any]) -> Mapping[str, Scalar]:
     columns: dict[str, Scalar] = {}
     new = found[found.index(before[-1]) + 1 :] if before and before[-1] in found else found
     compiled = [each for each in new if not getattr(each, "fail_type", None)]
+    compiled = [each for each in compiled if OTHER_MODE not in str(getattr(each, "recompile_reason", None))]
     # The second part of an id such as ``0/1`` counts how often code was compiled again.
     again = [each for each in compiled if str(each.compile_id).rpartition("/")[2].partition("_")[0] not in ("", "0")]
     if new:

@@ -25,6 +25,10 @@ def graphs(monkeypatch):
     torch._dynamo.reset()
 
 
+def half(x):
+    return x / 2
+
+
 def twice(x):
     return 2 * torch.relu(x)
 
@@ -66,6 +70,8 @@ def test_a_compiled_case_leaves_torchs_limits_as_they_were():
 def test_recompiles_are_counted_with_torchs_own_reason(graphs):
     sweep = bench(graphs(twice), make=torch.ones, sizes=[2, 3])
     assert "torch.compile compiled it again, 1 time" in repr(sweep)
+    modes = bench({name: torch.compile(half, backend=name) for name in ("eager", "aot_eager")}, torch.ones(4))
+    assert [each.timing.columns["recompiles"] for each in modes] == [0, 0]  # each has compiled it once
     dynamic = bench(graphs(Twice(), dynamic=True), make=torch.ones, sizes=[4, 5, 6])
     assert not any(each.timing.columns.get("recompiles") for each in dynamic)
 
