@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, groupby
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..findings.lines import WINS, Line
@@ -14,6 +14,7 @@ from ..findings.names import Names
 from ..findings.notes import ALONE, footnotes, mixed, row_notes
 from ..findings.run import Run
 from ..findings.validity import verdict
+from ..measure import SUMMARY
 from ..measure.columns import column_of, known_columns
 from ..measure.columns import columns as measured_columns
 from ..records.columns import STATUSES, TERMS, VERDICTS, Column
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-MOST_OWN = 8  # columns of measurements in a table without a time
+MOST_OWN = 8  # columns of measurements in a table
 MARKS = {"yes": "★", "tied": "≈", "only": " ", "unknown": " ", "no": " "}  # by the column ``fastest``
 
 
@@ -39,10 +40,12 @@ def usual_columns() -> dict[str, Column]:
 def table_of(lines: Sequence[Line], names: Names, chosen: Sequence[str] = ()) -> Table:
     """Return the table: one line per case, under a heading per problem that says what varies.
 
-    It has the ``chosen`` columns of docs/columns.md, or the usual ones that are not empty, and without a time the
-    first columns of the measurements.
+    It has the ``chosen`` columns of docs/columns.md, or the usual ones that are not empty and the first ones of the
+    measurements: in place of a time, or behind it those that no summary below the table has.
     """
-    columns = {name: column_of(name) for name in chosen} or {**_instead_of_time(lines), **usual_columns()}
+    timed = any(line.time_us for line in lines)
+    own, usual = _of_measurements(lines, timed), usual_columns()
+    columns = {name: column_of(name) for name in chosen} or ({**usual, **own} if timed else {**own, **usual})
     cells = {
         name: [_chosen(column, names.value(line, name)) if chosen else _usual(column, line, name) for line in lines]
         for name, column in columns.items()
@@ -70,11 +73,12 @@ def table_of(lines: Sequence[Line], names: Names, chosen: Sequence[str] = ()) ->
     return Table("", heads, groups, left=left, names=["", *cells, ""], drop=drop, marks=marks)
 
 
-def _instead_of_time(lines: Sequence[Line]) -> dict[str, Column]:
-    """Return the first columns of the measurements of ``lines`` that have a value; {} if a line has a time."""
-    if any(line.time_us for line in lines):
-        return {}
+def _of_measurements(lines: Sequence[Line], timed: bool) -> dict[str, Column]:
+    """Return the first columns with a value of the measurements of ``lines``; if ``timed``, of those without summary."""
     measures = {measure.name for line in lines for measure in line.case.measures}
+    if timed:
+        files = [PurePath(file) for line in lines for file in line.row.files]
+        measures -= {"benchmark", *(part for file in files if file.name == SUMMARY for part in file.parts)}
     declared = chain.from_iterable(own.items() for name, own in measured_columns().items() if name in measures)
     known = [(name, column) for name, column in declared if any(line.value(name) is not None for line in lines)]
     # A narrow terminal leaves them out after the usual ones, the last first.

@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "a CUDA file as an implementation": (
         ["workload=gelu", "impl=k.cu:f"],
-        "impl=k.cu:f: write impl=file impl.path=k.py:f, a Python file that launches it by cuda_kernel (docs/cuda-files.md)",
+        "impl=k.cu:f: write impl=file impl.path=k.py:f, a Python file that launches it by cuda_kernel (docs/cuda-files",
     ),
     "no logger beside one": (
         ["workload=gelu", "log=wandb,none"],

@@ -132,7 +132,7 @@ def test_separate_times_have_a_word_if_both_are_certain_and_the_machine_repeats_
     assert [note for note in notes if note.startswith(says)]
 
 
-def test_a_table_without_a_time_has_the_figures_of_the_measurements():
+def test_a_table_has_the_figures_of_measurements_in_place_of_a_time_or_behind_it():
     first, second = (row(impl, None) for impl in ("torch", "triton"))
     parts = replace(second.case, measures=(Choice("parts", {"calls": 3}),))
     rows = [replace(first, metrics={}), replace(second, case=parts, metrics={"step_us": 12.5, "parts_pct": 101.0})]
@@ -140,7 +140,10 @@ def test_a_table_without_a_time_has_the_figures_of_the_measurements():
     assert table.heads[1:3] == ["step_us", "parts_pct"]
     assert table.rows[1][1:3] == ("12.5 us", "101 %")
     timed = table_of(derive_lines([row("torch", 1.0), rows[1]], None), Names([first.case, parts]))
-    assert "step_us" not in timed.heads
+    assert timed.heads[1] == "time"
+    assert timed.heads[-3:] == ["step_us", "parts_pct", "verdict"]
+    summarized = replace(rows[1], files=("files/1/parts/summary.txt",))  # the summary is below the table
+    assert "step_us" not in table_of(derive_lines([row("torch", 1.0), summarized], None), Names([parts])).heads
 
 
 def test_times_in_paired_rounds_need_no_certificate():
