@@ -44,7 +44,8 @@ sys.dont_write_bytecode = False
 preloaded.install()  # commands of the runner are forked from one process that has imported torch
 
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
-SHARING = ("test_compiled_cuda_softmax.py", "test_over_ranks.py")  # their tests share what they compile or start
+# Files whose tests share what they compile or start.
+SHARING = ("test_compiled_cuda_softmax.py", "test_compiled_hopper.py", "test_over_ranks.py")
 INTERPRETED = "test_under_the_interpreter.py"  # each of its tests runs a minute of others
 SMALL = ("implementations", "kernels", "models", "subject")  # folders whose tests compute on tensors of some kilobytes
 

@@ -19,8 +19,8 @@ from runner.kernels.matmul._triton_kernels import matmul_pointers  # noqa: E402
 from runner.kernels.softmax._triton_backward import _backward_long  # noqa: E402
 from runner.kernels.softmax._triton_forward import _softmax_long  # noqa: E402
 
-SOFTMAX = {"ARITHMETIC": tl.float32, "STEP": 4096, "UNIT": 8, "EDGES": False, "LAUNCH": 0, "SLICES": 1, "LOOP": False}
-TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 3}
+SOFTMAX = {"ARITHMETIC": tl.float32, "STEP": 512, "UNIT": 8, "EDGES": False, "LAUNCH": 0, "SLICES": 1, "LOOP": False}
+TILES = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP_M": 8, "STAGES": 3}
 MATMUL = {
     "ACCUMULATE": tl.float32,
     "PRECISION": "ieee",

@@ -30,6 +30,8 @@ from runner.kernels.matmul._configurations import (  # noqa: E402
 from runner.kernels.matmul._configurations import pointers as general  # noqa: E402
 from runner.kernels.tensor_cores import TensorDescriptor  # noqa: E402
 
+from .cases import ends, long  # noqa: E402
+
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}  # bytes that a program may have
 NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64", "fp8e4nv": "float8_e4m3fn"}
@@ -173,7 +175,7 @@ def on_hopper(m, n, k, dtype, **options):
 @hopper
 @pytest.mark.parametrize(
     ("dtype", "a_along_k", "b_along_k"),
-    [("bf16", True, True), ("bf16", True, False), ("fp16", False, True), ("fp16", False, False)],
+    ends(("bf16", True, True), ("bf16", True, False), ("fp16", False, True), ("fp16", False, False)),
 )
 def test_large_products_on_hopper_use_the_widest_wgmma_and_the_tensor_memory_accelerator(
     descriptors, dtype, a_along_k, b_along_k
@@ -277,8 +279,10 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
 
 @pytest.mark.parametrize(
     ("capability", "even", "size"),
-    [(80, True, 512), (80, False, 4096), (89, True, 4096)]
-    + [(90, even, n) for even in (True, False) for n in (512, 4096)],
+    [
+        *((80, True, 512), (80, False, 4096), (90, True, 512), (90, False, 4096)),
+        *(long(89, True, 4096), long(90, True, 4096), long(90, False, 512)),
+    ],
 )
 def test_16_bits_by_pointers_use_tensor_cores_and_16_byte_copies(pointers, capability, even, size):
     built = pointers("bf16", capability, size, even=even)
@@ -304,7 +308,7 @@ def test_tf32_by_pointers_uses_tensor_cores(pointers, capability, b_along_k):
     assert built.stack <= 8  # Triton 3.6; 3.7: 0
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90])
+@pytest.mark.parametrize("capability", [long(80), long(89), 90])
 def test_float32_is_multiplied_in_float32(pointers, capability):
     built = pointers("fp32", capability)
     assert built.products == set()
@@ -326,11 +330,11 @@ def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capab
 @pytest.mark.parametrize(
     ("size", "load", "copied"),
     [
-        ((8, 4096), 2, set()),
+        long((8, 4096), 2, set()),
         ((64, 4096), 4, {4}),
         ((64, 4096), 2, set()),
-        ((1792, 819), 4, {4}),
-        ((176, 16356), 2, set()),
+        long((1792, 819), 4, {4}),
+        long((176, 16356), 2, set()),
     ],
 )
 def test_16_bits_of_any_alignment_by_pointers_spill_nothing(pointers, load, copied, size):
@@ -342,7 +346,7 @@ def test_16_bits_of_any_alignment_by_pointers_spill_nothing(pointers, load, copi
     assert built.stack <= 8
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90])
+@pytest.mark.parametrize("capability", [80, long(89), 90])
 def test_float64_spills_nothing(pointers, capability):
     built = pointers("fp64", capability)
     assert not built.count(r"cvt\S*\.f32\.f64|cvt\S*\.f64\.f32")

@@ -28,6 +28,8 @@ from runner.kernels.matmul._configurations import (  # noqa: E402
 )
 from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, _share, matmul_roles  # noqa: E402
 
+from .cases import long  # noqa: E402
+
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)
 STAGES = {how.block_n: how.stages for _, how in hopper_choices(4096, 4096, 4096, 2, 132) if how.kernel == "roles"}
@@ -114,8 +116,8 @@ def built(tmp_path):
     [
         ("bf16", {}, 16, 256),
         ("bf16", {"b_along_k": False}, 16, 192),
-        ("fp16", {"a_along_k": False, "b_along_k": False}, 16, 128),
-        ("fp8e4nv", {"scaled": True}, 32, 256),
+        long("fp16", {"a_along_k": False, "b_along_k": False}, 16, 128),
+        long("fp8e4nv", {"scaled": True}, 32, 256),
     ],
 )
 def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtype, layouts, depth, columns):
@@ -133,7 +135,8 @@ def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtyp
 
 
 @pytest.mark.parametrize(
-    ("dtype", "columns", "described"), [("bf16", 256, True), ("fp16", 192, False), ("fp8e4nv", 256, False)]
+    ("dtype", "columns", "described"),
+    [("bf16", 256, True), long("fp16", 192, False), long("fp8e4nv", 256, False)],
 )
 def test_parts_of_sums_go_from_thread_to_thread(built, dtype, columns, described):
     width = 64 if described else 32
@@ -150,7 +153,9 @@ def test_parts_of_sums_go_from_thread_to_thread(built, dtype, columns, described
     assert len(re.findall(r"\b(LDL|STL)\b", sass)) <= 8  # of Triton 3.7; 3.6 spills nothing
 
 
-@pytest.mark.parametrize(("dtype", "columns", "unit"), [("bf16", 128, 2), ("fp8e4nv", 256, 1), ("fp16", 192, 4)])
+@pytest.mark.parametrize(
+    ("dtype", "columns", "unit"), [("bf16", 128, 2), long("fp8e4nv", 256, 1), long("fp16", 192, 4)]
+)
 def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype, columns, unit):
     kernel, ptx, usage, sass = built(
         dtype, b_along_k=dtype != "bf16", described=False, columns=columns, width=32, unit=unit
@@ -164,7 +169,7 @@ def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype, colum
     assert len(re.findall(r"\b(LDL|STL)\b", sass)) <= 8  # 64 bits of float8, once a tile
 
 
-@pytest.mark.parametrize(("columns", "products"), [(256, 1), (192, 2), (128, 1)])
+@pytest.mark.parametrize(("columns", "products"), [(256, 1), (192, 2), long(128, 1)])
 def test_a_product_is_in_flight_whenever_a_step_waits(built, columns, products):
     _, ptx, _, sass = built("bf16", columns=columns)
     # Of each warpgroup: one wait for all before a tile is handed over, and one a step that leaves the step's own.

@@ -25,6 +25,8 @@ from runner.kernels import fp16_split, tensor_cores  # noqa: E402
 from runner.kernels.cdist import triton as cdist  # noqa: E402
 from runner.kernels.matmul import split as matmul  # noqa: E402
 
+from .cases import ends, long  # noqa: E402
+
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}  # bytes a program can have
 HAS_DESCRIPTORS = tensor_cores.TensorDescriptor is not None
@@ -132,17 +134,21 @@ def fast(built, plan, capability):
 # The instructions of sm_89 are those of sm_80, with less shared memory.
 PLANS = [(capability, plan) for capability in (90, 80) for plan in cdist_plans(capability)]
 PLANS += [(89, max(cdist_plans(89), key=lambda plan: plan.stages * plan.depth * (plan.rows + plan.cols)))]
+COLUMNS = ((False, False), (False, True), (True, False))
+ON_HOPPER = [*cdist_plans(90)]
 NAMES = [f"sm_{capability} {plan.rows}x{plan.cols}x{plan.depth}" for capability, plan in PLANS]
 
 
-@pytest.mark.parametrize(("capability", "plan"), PLANS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("capability", "plan"), ends(*PLANS[: len(ON_HOPPER)]) + ends(*PLANS[len(ON_HOPPER) :]), ids=NAMES
+)
 def test_compiled_cdist_adds_up_outside_of_the_tensor_cores_and_spills_nothing(tmp_path, capability, plan):
     assert fast(distances(plan, capability, tmp_path), plan, capability)
 
 
 @pytest.mark.skipif(not HAS_DESCRIPTORS, reason="Triton before 3.4 has no descriptors")
 @pytest.mark.parametrize(("parts", "descriptor"), [(1, True), (2, False)])
-@pytest.mark.parametrize("plan", cdist_plans(90), ids=lambda plan: f"{plan.rows}x{plan.cols}x{plan.depth}")
+@pytest.mark.parametrize("plan", ends(*ON_HOPPER), ids=lambda plan: f"{plan.rows}x{plan.cols}x{plan.depth}")
 def test_compiled_cdist_fits_into_a_hopper_gpu_however_it_stores(tmp_path, plan, parts, descriptor):
     """What test_split_triton.py runs on one. A buffer for a whole row of the largest tile would not fit."""
     built = distances(replace(plan, store=plan.store if descriptor else 0), 90, tmp_path, parts=parts)
@@ -150,7 +156,7 @@ def test_compiled_cdist_fits_into_a_hopper_gpu_however_it_stores(tmp_path, plan,
     assert built.stack == 0
 
 
-@pytest.mark.parametrize(("capability", "plan", "y"), [(*PLANS[-2], "fp16"), (*PLANS[-1], "bf16")], ids=str)
+@pytest.mark.parametrize(("capability", "plan", "y"), [(*PLANS[-2], "fp16"), long(*PLANS[-1], "bf16")], ids=str)
 def test_compiled_cdist_of_narrow_points_takes_one_product(tmp_path, capability, plan, y):
     narrow, wide = distances(plan, capability, tmp_path, parts=1, y=y), distances(plan, capability, tmp_path)
     assert fast(narrow, plan, capability)
@@ -191,8 +197,8 @@ def differences(capability, tmp_path, dtype, tile, together, steps=1, unaligned=
 @pytest.mark.parametrize(
     ("capability", "size", "columns"),
     [
-        *((90, size, columns) for size in (1024, 4096) for columns in ((False, False), (False, True), (True, False))),
-        *((80, 1024, (False, True)), (80, 4096, (False, False)), (89, 4096, (True, False))),
+        *ends(*((90, size, columns) for size in (1024, 4096) for columns in COLUMNS)),
+        *((80, 4096, (False, False)), long(80, 1024, (False, True)), long(89, 4096, (True, False))),
     ],
 )
 def test_compiled_matmul_adds_up_outside_of_the_tensor_cores_and_spills_nothing(tmp_path, capability, size, columns):
@@ -204,7 +210,10 @@ def test_compiled_matmul_adds_up_outside_of_the_tensor_cores_and_spills_nothing(
 
 @pytest.mark.parametrize(
     ("capability", "width", "samples"),
-    [(90, 64, 32), (90, 128, 0), (90, 2048, 0), (90, 8192, 0), (90, 16384, 0), (80, 8192, 0), (89, 16384, 0)],
+    [
+        *((90, 64, 32), (90, 2048, 0), (90, 16384, 0), (80, 8192, 0)),
+        *(long(90, 128, 0), long(90, 8192, 0), long(89, 16384, 0)),
+    ],
 )
 def test_compiled_split_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, width, samples):
     block = min(width, fp16_split.WHOLE)

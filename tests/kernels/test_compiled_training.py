@@ -25,6 +25,8 @@ from runner.kernels.mlp import triton as mlp  # noqa: E402
 from runner.kernels.softmax import _triton_backward as softmax  # noqa: E402
 from runner.kernels.softmax import _triton_plan as softmax_plan  # noqa: E402
 
+from .cases import long  # noqa: E402
+
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 REGISTERS = 65_536  # of a multiprocessor
 SHARED = 233_472  # bytes of a multiprocessor of Hopper, of which each program takes 1 KiB for the system
@@ -32,8 +34,8 @@ ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 
 
 def on(*values):
-    """Each on sm_90; the first on sm_89 too and the last on sm_80, whose instructions are the same."""
-    return [*((90, *value) for value in values), (89, *values[0]), (80, *values[-1])]
+    """Each on sm_90; in long tests the first on sm_89 too and the last on sm_80, whose instructions are the same."""
+    return [*((90, *value) for value in values), long(89, *values[0]), long(80, *values[-1])]
 
 
 of_types = pytest.mark.parametrize(("capability", "dtype"), on(("fp32",), ("fp64",), ("bf16",)))
@@ -178,7 +180,8 @@ TILINGS = (products.HOPPER, *products.SMALLER)
 @pytest.mark.parametrize(
     ("dtype", "epilogue", "tiling"),
     [(dtype, epilogue, products.HOPPER) for dtype, epilogue in (("bf16", ALONE), ("fp16", FORWARD), ("bf16", RELU))]
-    + [("bf16", FORWARD, tiling) for tiling in TILINGS[1:]]
+    + [("bf16", FORWARD, TILINGS[1]), ("bf16", FORWARD, TILINGS[4])]  # stored in halves, and at once
+    + [long("bf16", FORWARD, TILINGS[place]) for place in (2, 3, 5, 6)]
     + [("bf16", BACKWARD, TILINGS[1])],  # the others have many registers left
     ids=str,
 )
@@ -202,7 +205,9 @@ def test_a_last_layer_that_is_stored_by_pointers_fits_the_shared_memory(build):
     assert built.shared + 1024 <= SHARED
 
 
-@pytest.mark.parametrize(("capability", "epilogue"), on((FORWARD,), (BACKWARD,)), ids=str)
+@pytest.mark.parametrize(
+    ("capability", "epilogue"), [(89, FORWARD), (80, BACKWARD), long(90, FORWARD), long(90, BACKWARD)], ids=str
+)
 def test_elsewhere_the_mlp_comes_through_pointers_128_bits_at_once(build, capability, epilogue):
     tiling = products.POINTERS
     built = built_product(build, tiling, "bf16", capability, **epilogue)

@@ -28,13 +28,15 @@ from runner.kernels.softmax import _triton_plan as softmax_plan  # noqa: E402
 from runner.kernels.square import triton as square  # noqa: E402
 from runner.kernels.transpose import triton as transpose  # noqa: E402
 
+from .cases import long  # noqa: E402
+
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 ALIGNED = [["tt.divisibility", 16]]
 
 
 def on(*values):
-    """Each on sm_90; the first on sm_89 too and the last on sm_80, whose instructions are the same."""
-    return [*((90, value) for value in values), (89, values[0]), (80, values[-1])]
+    """Each on sm_90; in long tests the first on sm_89 too and the last on sm_80, whose instructions are the same."""
+    return [*((90, value) for value in values), long(89, values[0]), long(80, values[-1])]
 
 
 def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=None):
