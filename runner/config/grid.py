@@ -16,7 +16,7 @@ from ..records.options import option_class
 from ..records.plan import NAME, NAME_RULE, Plan, Resume
 from ..records.schema import UNREADABLE, OneLine, build, rules_of, to_fields
 from ..records.settings import NAMES, Settings
-from ..subject.own_workload import bound_to, workload_class
+from ..subject.own_workload import bound_to, workload_class, workload_of
 from ..tasks import own_file
 
 AXES = ("axes", "pairs", "one_at_a_time", "on_cpu")  # what an experiment sweeps
@@ -224,8 +224,7 @@ def _with_its_arguments(case: tuple[Choice, Choice]) -> Choice:
 
 def _arguments(workload: Choice, impl: Choice) -> list[str]:
     """Return the arguments that the function of ``impl`` has for ``workload``, without that workload's options."""
-    cls: Any = workload_class(workload)
-    options = build(cls, workload.fields, "workload").options()
+    options = workload_of(workload).options()
     return [name for name in implementations.build(impl).arguments(workload.name) if name not in options]
 
 

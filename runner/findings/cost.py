@@ -7,15 +7,14 @@ The rates of the device are rough. The constants are from runs of the shipped wo
 import ast
 from collections.abc import Sequence
 from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..device.processes import ROOT
 from ..device.rates import rates
 from ..models.workload import ITEMSIZE
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
-from ..records.schema import build
-from ..subject.own_workload import OwnWorkload, workload_class
+from ..subject.own_workload import OwnWorkload, workload_of
 from ..tasks import sizes
 
 CPU = "cpu"
@@ -111,7 +110,7 @@ class Costs:
 def _defined(case: CaseRecord) -> Definition | None:
     fields = case.workload.fields
     try:
-        made: Any = build(workload_class(case.workload), fields, case.workload.name)
+        made = workload_of(case.workload)
     except (BadInput, LookupError):  # the file is gone, or the row is of another version
         return None
     if not isinstance(made, OwnWorkload):
@@ -122,7 +121,7 @@ def _defined(case: CaseRecord) -> Definition | None:
     flops, moved = (sizes.stated(made.file, part, fields) or 0.0 for part in ("flops", "bytes"))
     if not numbers:
         return None
-    passes, item = PASSES[made.pass_], ITEMSIZE.get(str(made.dtype or made.file.dtype), 4)
+    passes, item = PASSES[made.pass_], ITEMSIZE.get(str(made.fields.dtype or made.file.dtype), 4)
     return Definition(
         flops, moved or (INSIDE - 1) * passes * item * numbers, INSIDE * passes * numbers, numbers, own=True
     )

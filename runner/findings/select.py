@@ -105,7 +105,7 @@ def _is(value: object, word: str) -> bool:
             return float(word) == value
         except ValueError:
             return size(word) == value
-    return word == str(value) or fnmatchcase(str(value), word)
+    return word == _text(value) or fnmatchcase(str(value), word)
 
 
 def _column(records: Records, name: str, option: str) -> str:

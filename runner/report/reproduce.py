@@ -70,10 +70,9 @@ def _fields(prefix: str, file: str, choice: Choice, *, quick: bool = False, wrap
 
 
 def _given(choice: Choice) -> dict[str, Any]:
+    """Return the fields of ``choice`` as they stand in a YAML, with the commit of its revision."""
     fields = {**choice.fields, **({"rev": choice.commit} if choice.commit else {})}
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
-    }  # as in the YAML
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def _changed(prefix: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:

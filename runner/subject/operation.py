@@ -3,7 +3,7 @@
 import inspect
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -24,19 +24,21 @@ from ..models.training import let_backward_reuse_buffers
 from ..models.workload import options_for
 from ..records.case import Choice, Scalar
 from ..records.figures import as_typed
-from ..records.schema import RANKED, build
+from ..records.schema import RANKED
 from ..tasks import own_file
 from ..timing import ranks
 from ..timing.call import Call, Outputs, Work
 from ..timing.correctness import CheckResult
 from ..timing.nested import cloned, mapped, returned, tensors
+from . import own_workload
 from .faults import classify
 from .gradients import Gradients, GradientsAlone, RecurrentByShape, WithGradients, flops
-from .own_workload import OwnWorkload, workload_class
+from .own_workload import OwnWorkload
 from .tolerance import Judge
 
 OWN_WEIGHTS = "from the same seed"  # in the column ``weights``
 DRAWS = 3  # float64 outputs that are kept to find the tolerance: the value, and sums over the draws
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional, and by name
 
 
 def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Outputs:
@@ -47,9 +49,31 @@ def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool =
     return Judge(workload.outputs_of, inputs, tf32=workload.tf32, quick=quick, computed=computed, how=how, names=names)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
+class Drawn:
+    """What a workload has drawn and found out in this process."""
+
+    arguments: Arguments | None = None  # of all calls: those of the first draw
+    tensors: tuple[Tensor, ...] = ()  # among them
+    made_by: tuple[str, int] = ("cpu", 0)  # device and seed of the latest draw
+    paths: Collection[str] = ()  # of the reference's differentiable outputs
+    outside_bytes: int = 0  # of the reference's outputs, and of the gradients given to them
+
+
+@dataclass(frozen=True)
 class OwnOperation(OwnWorkload):
     """A workload in a file, whose inputs can be drawn, and whose functions can be called and checked."""
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """What it has drawn and found out so far."""
+        return Drawn()
+
+    @property
+    def arguments(self) -> Arguments:
+        """The arguments of all calls, after the first ``draw_inputs``."""
+        assert self.drawn.arguments is not None
+        return self.drawn.arguments
 
     @cached_property
     def module(self) -> ModuleType:
@@ -60,7 +84,7 @@ class OwnOperation(OwnWorkload):
         if self.file.refused:
             raise Unsupported(self.file.refused)
         before = {*loader.loaded()}
-        module = loader.load_file(Path(self.path), functions=self.file.parts, apart="workload")
+        module = loader.load_file(Path(self.fields.path), functions=self.file.parts, apart="workload")
         loader.keep_functions({*loader.loaded()} - before)
         return module
 
@@ -71,27 +95,27 @@ class OwnOperation(OwnWorkload):
 
         Calls use the tensors of the first time. A further time, the same numbers are returned in new tensors.
         """
-        args, kwargs = self.draw(device, seed)
-        drawn = tuple(tensors((args, kwargs)))
-        self.__dict__.setdefault("arguments", (args, kwargs))
-        self.__dict__.setdefault("_tensors", drawn)
+        arguments = self.draw(device, seed)
+        drawn = tuple(tensors(arguments))
+        if self.drawn.arguments is None:
+            self.drawn.arguments, self.drawn.tensors = arguments, drawn
         return drawn
 
-    def draw(self, device: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def draw(self, device: str, seed: int) -> Arguments:
         """Call ``inputs`` of the file, with seeds set and restored. Return positional and keyword arguments.
 
         Each rank has its own seed, so that none is right without the inputs of the others. If ``inputs`` names
         ``rank`` or ``world_size``, all ranks have the same seed, and the file decides what they share.
         """
         seed += 0 if {*RANKED} & {*self.file.filled} else self.place.get("rank", 0)
-        given = {name: getattr(self, name) for name in self.file.of_inputs}
+        given = {name: getattr(self.fields, name) for name in self.file.of_inputs}
         filled: dict[str, Any] = {"device": device, "seed": seed}
-        filled["dtype"] = getattr(torch, self.dtype or self.file.dtype or "float32")
+        filled["dtype"] = getattr(torch, self.fields.dtype or self.file.dtype or "float32")
         filled |= self.place
         if "generator" in self.file.filled:
             filled["generator"] = torch.Generator(device).manual_seed(seed)
         given |= {name: filled[name] for name in self.file.filled}
-        self.__dict__["_made_by"] = device, seed
+        self.drawn.made_by = device, seed
         with _seeds(device, seed):
             value = self.module.inputs(**given)
         if value is None:
@@ -103,17 +127,17 @@ class OwnOperation(OwnWorkload):
                     part.to(device=device, dtype=self._cast())
                 for parameter in part.parameters():  # TorchScript has no requires_grad_ of modules
                     parameter.requires_grad_(self.pass_ != "fwd")
-        placed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(partial(self._placed, device), (args, kwargs))
+        placed: Arguments = mapped(partial(self._placed, device), (args, kwargs))
         return placed
 
     def _cast(self) -> torch.dtype | None:
         """Return the type to cast floating inputs to; None if ``inputs`` makes them in it."""
-        return getattr(torch, self.dtype) if self.dtype and "dtype" not in self.file.filled else None
+        return getattr(torch, self.fields.dtype) if self.fields.dtype and "dtype" not in self.file.filled else None
 
     def _placed(self, device: str, tensor: Tensor) -> Tensor:
         """Return an input on the device, in the type and the layout of the case."""
         cast = self._cast() if tensor.is_floating_point() else None
-        placed = laid_out(tensor.detach().to(device=device, dtype=cast), self.layout)
+        placed = laid_out(tensor.detach().to(device=device, dtype=cast), self.fields.layout)
         return placed.requires_grad_(tensor.requires_grad) if self.pass_ != "fwd" else placed
 
     # --- calls ---
@@ -131,7 +155,7 @@ class OwnOperation(OwnWorkload):
 
         A class is made as the task makes its ``Model``, and takes the place of that among the inputs.
         """
-        given = args, kwargs = self.__dict__["arguments"]
+        given = args, kwargs = self.arguments
         columns: dict[str, Scalar] = {}
         if isinstance(cls := getattr(function, "of_module", ...), type):
             module, columns["weights"] = self._like(cls, args[0])
@@ -147,10 +171,9 @@ class OwnOperation(OwnWorkload):
         bound = partial(function, **options)
         if self.pass_ == "fwd":
             return Call(run=partial(bound, *args, **kwargs), arguments=given, columns=columns)
-        let_backward_reuse_buffers(self.pass_ != "bwd")
         is_bwd = self.pass_ == "bwd"
-        paths = self.__dict__.get("_paths", ())
-        run = (GradientsAlone if is_bwd else Gradients)(bound, args, kwargs, self.layout, paths)
+        let_backward_reuse_buffers(not is_bwd)
+        run = (GradientsAlone if is_bwd else Gradients)(bound, args, kwargs, self.fields.layout, self.drawn.paths)
         return Call(run=run, arguments=given, reads_inputs=not is_bwd, columns=columns)
 
     def _like(self, cls: type, model: Any) -> tuple[Any, str]:
@@ -159,7 +182,7 @@ class OwnOperation(OwnWorkload):
             raise Unsupported(f"{cls.__name__} is a class, which a task with a class Model makes; name a function")
         init = self.module._init
         _check_call(cls, *(((), init) if isinstance(init, dict) else (init, {})))
-        device, seed = self.__dict__["_made_by"]
+        device, seed = self.drawn.made_by
         with _seeds(device, seed):
             module = self.module._built(cls, seed)
         module.to(device=device, dtype=self._cast()).requires_grad_(self.pass_ != "fwd").train(model.training)
@@ -176,7 +199,7 @@ class OwnOperation(OwnWorkload):
     def expected_outputs(self, inputs: Sequence[Tensor], *, quick: bool = False) -> Outputs:
         """Return the judge of the outputs of an implementation; ``quick``: by half of the runs of the reference."""
         loader.restore_functions()
-        args, kwargs = self.__dict__["arguments"]
+        args, kwargs = self.arguments
         is_public = hasattr(self.module.reference, "of_module")  # public tasks compare what is returned
         if "check" in self.file.parts:
             return FileCheck(self._check, self.reference, cloned((args, kwargs)), in_place=not is_public)
@@ -188,8 +211,8 @@ class OwnOperation(OwnWorkload):
             words = self.module.tolerance(**options_for(self.module.tolerance, self._fields()))
         state = self.pass_ != "bwd" and not is_public  # a backward alone starts from a forward that made its changes
         judge = Judge(reference, args, kwargs, tf32=self.tf32, quick=quick, state=state, **words)
-        self.__dict__["_paths"] = getattr(reference, "paths", ())
-        self.__dict__["_outside_bytes"] = judge.output_bytes + getattr(reference, "upstream_bytes", 0)
+        self.drawn.paths = getattr(reference, "paths", ())
+        self.drawn.outside_bytes = judge.output_bytes + getattr(reference, "upstream_bytes", 0)
         return judge
 
     def _check(self, inputs: Any, outputs: Any) -> object:
@@ -199,8 +222,8 @@ class OwnOperation(OwnWorkload):
 
     def work(self) -> Work:
         """Return the operations and the least traffic of the definition, as far as they are known (0: unknown)."""
-        inputs = self.__dict__.get("_tensors", ())
-        dtype = next((str(tensor.dtype) for tensor in inputs if tensor.is_floating_point()), "torch.float32")
+        floating = (str(tensor.dtype) for tensor in self.drawn.tensors if tensor.is_floating_point())
+        dtype = next(floating, "torch.float32")
         return Work(self._flops(), self._bytes(), dtype.removeprefix("torch."), self.tf32)
 
     def needed(self, device: str) -> tuple[int, int, int]:
@@ -220,25 +243,23 @@ class OwnOperation(OwnWorkload):
     def _flops(self) -> int:
         if "flops" in self.file.parts:
             return int(self.module.flops(**options_for(self.module.flops, self._fields())))
-        args, kwargs = self.__dict__["arguments"]
-        return flops(self.reference, args, kwargs, self.pass_)
+        return flops(self.reference, *self.arguments, self.pass_)
 
     def _bytes(self) -> int:
         if "bytes" in self.file.parts:
             return int(self.module.bytes(**options_for(self.module.bytes, self._fields())))
-        tensors: Sequence[Tensor] = self.__dict__.get("_tensors", ())
-        if any("sparse" in str(tensor.layout) for tensor in tensors):
+        if any("sparse" in str(tensor.layout) for tensor in self.drawn.tensors):
             return 0
-        storages = {tensor.untyped_storage().data_ptr(): int(tensor.nbytes) for tensor in tensors}
-        return sum(storages.values()) + int(self.__dict__.get("_outside_bytes", 0))
+        storages = {tensor.untyped_storage().data_ptr(): int(tensor.nbytes) for tensor in self.drawn.tensors}
+        return sum(storages.values()) + self.drawn.outside_bytes
 
     def _fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.file.fields} | {"dtype": self.dtype, **self.place}
+        return {name: getattr(self.fields, name) for name in (*self.file.fields, "dtype")} | self.place
 
 
 def workload_of(choice: Choice) -> Any:
     """Return the workload of ``choice``. Raises LookupError, BadInput."""
-    return build(workload_class(choice, OwnOperation), choice.fields, choice.name)
+    return own_workload.workload_of(choice, OwnOperation)
 
 
 @dataclass(frozen=True)

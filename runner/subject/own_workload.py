@@ -9,13 +9,14 @@ from ..models.layout import Layout
 from ..models.workload import Size
 from ..records.case import Choice
 from ..records.options import option_class
+from ..records.schema import build
 from ..tasks import own_file
 from ..tasks.own_file import DType, OwnFile, Pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnWorkload:
-    """A function of its inputs, in a file. Subclasses have the fields of the file."""
+class OwnFields:
+    """The fields of a workload in a file. A subclass has those of its file too, whose names may be any."""
 
     path: str  # of the file
     dtype: DType | None  # type of floating inputs; None: as ``inputs`` makes them
@@ -23,41 +24,63 @@ class OwnWorkload:
     pass_: Pass  # forward, gradients of every input alone, or both
     layout: Layout  # how floating inputs and upstream gradients lie in memory
 
+
+@dataclass(frozen=True)
+class OwnWorkload:
+    """A function of its inputs, in a file."""
+
+    fields: OwnFields
+
     @cached_property
     def file(self) -> OwnFile:
         """What the file declares."""
-        return own_file.read(self.path, strict=False)
+        return own_file.read(self.fields.path, strict=False)
+
+    @property
+    def pass_(self) -> Pass:
+        """What is computed: forward, gradients of every input alone, or both."""
+        return self.fields.pass_
+
+    @property
+    def tf32(self) -> bool:
+        """Whether float32 products may run on tensor cores."""
+        return self.fields.tf32
 
     def options(self) -> Mapping[str, object]:
         """Return the keyword arguments of ``reference``, which an implementation gets if it names them."""
-        return {name: getattr(self, name) for name in self.file.of_reference}
+        return {name: getattr(self.fields, name) for name in self.file.of_reference}
 
 
-def workload_class(choice: Choice, own: type[OwnWorkload] = OwnWorkload) -> type:
-    """Return the class of a workload: that of models/<name>.py, or of ``own`` for the file at the field ``path``.
+def workload_of(choice: Choice, own: type[OwnWorkload] = OwnWorkload) -> Any:
+    """Return the workload of ``choice``, an ``own`` for one in a file. Raises LookupError, BadInput."""
+    made: Any = build(workload_class(choice), choice.fields, choice.name)
+    return own(made) if isinstance(made, OwnFields) else made
+
+
+def workload_class(choice: Choice) -> type:
+    """Return the class of the fields of a workload: that of models/<name>.py, or of the file at the field ``path``.
 
     Raises LookupError if there is no such model, BadInput if there is no such file.
     """
     if (path := choice.fields.get("path")) is None:
         return option_class("models", choice.name)
-    return class_of(own_file.read(str(path), strict=False), own)
+    return class_of(own_file.read(str(path), strict=False))
+
+
+def class_of(file: OwnFile) -> type[OwnFields]:
+    """Return the class of the fields of the workload in ``file``."""
+    return _class_of(file.path, tuple((name, _rule(name, value, file), value) for name, value in file.fields.items()))
 
 
 @lru_cache(maxsize=256)
-def _class_of(path: str, own: type[OwnWorkload], fields: tuple[tuple[str, type, Any], ...]) -> type:
+def _class_of(path: str, fields: tuple[tuple[str, Any, Any], ...]) -> type[OwnFields]:
     return make_dataclass(
-        "OwnWorkload",
+        "OwnFields",
         [(name, kind, field(default=default)) for name, kind, default in fields],
-        bases=(own,),
+        bases=(OwnFields,),
         frozen=True,
         kw_only=True,
     )
-
-
-def class_of(file: OwnFile, own: type[OwnWorkload]) -> type:
-    """Return the subclass of ``own`` for the workload in ``file``, whose fields are those of the file."""
-    kinds = tuple((name, _rule(name, value, file), value) for name, value in file.fields.items())
-    return _class_of(file.path, own, kinds)  # type: ignore[arg-type]  # mypy takes a class for unhashable
 
 
 def _rule(name: str, value: Any, file: OwnFile) -> Any:

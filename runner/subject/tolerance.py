@@ -556,11 +556,9 @@ class Judge(Outputs):
 
 def _callable(reference: Callable[..., Any]) -> tuple[Callable[..., Any], torch.nn.Module | None]:
     """Return a function of a module, arguments and keyword arguments, with the module that ``reference`` belongs to."""
-    if isinstance(reference, torch.nn.Module):
-        return lambda module, args, kwargs: module(*args, **kwargs), reference
-    owner = getattr(reference, "__self__", None)
+    owner = reference if isinstance(reference, torch.nn.Module) else getattr(reference, "__self__", None)
     if isinstance(owner, torch.nn.Module):
-        name = reference.__name__
+        name = "__call__" if owner is reference else reference.__name__
         return lambda module, args, kwargs: getattr(module, name)(*args, **kwargs), owner
     return lambda module, args, kwargs: reference(*args, **kwargs), None
 

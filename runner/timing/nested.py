@@ -169,9 +169,9 @@ def cloned(value: Any) -> Any:
 
 def refilled(value: Any, tensors: Sequence[Tensor]) -> Any:
     """Return ``value`` with ``tensors`` in place of its own, in order. Raises ValueError if it has fewer or more."""
-    rest = [*reversed(tensors)]
-    if len(rest) != len(returned_tensors(value)):
-        raise ValueError(f"{len(rest)} tensors where there were {len(returned_tensors(value))}")
+    rest, count = [*reversed(tensors)], len(_tensor_leaves(value))
+    if len(rest) != count:
+        raise ValueError(f"{len(rest)} tensors where there were {count}")
     return _mapped(partial(_changed, lambda _: rest.pop(), lambda module: module), value)
 
 

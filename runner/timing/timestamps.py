@@ -184,11 +184,7 @@ class GraphTimestamps(Instrument):
             outputs = self.written[index]
             for output in outputs:
                 if output.untyped_storage().data_ptr() not in self._lasting:
-                    with suppress(RuntimeError):  # torch does not write to expanded tensors
-                        if output.is_floating_point():
-                            output.mul_(-0.5).add_(0.25)  # plausible wrong numbers
-                        else:
-                            output.bitwise_not_()
+                    _overwrite(output)
             torch.cuda.synchronize()
             self._graphs[index].replay()
             torch.cuda.synchronize()
@@ -233,6 +229,17 @@ class GraphTimestamps(Instrument):
             for index in order:
                 self._graphs[index].replay()
                 self._stream.synchronize()
+
+
+def _overwrite(output: Tensor) -> None:
+    """Write plausible wrong numbers over ``output``, unless torch does not write to it, as to an expanded tensor."""
+    with suppress(RuntimeError):
+        if output.is_floating_point() and output.itemsize == 1:  # float8 has no arithmetic
+            output.view(torch.uint8).bitwise_not_()
+        elif output.is_floating_point() or output.is_complex():
+            output.mul_(-0.5).add_(0.25)
+        else:
+            output.bitwise_not_()
 
 
 PAIRS = 10  # samples between two reads of the timestamps

@@ -188,6 +188,14 @@ def test_where_chooses_rows_by_any_column(folder, show, conditions, labels):
     assert f"{sum(' ' not in label for label in labels)} of 18 cases: " in text
 
 
+def test_where_takes_a_list_as_it_is_typed(made, tmp_path, show):
+    lists = [made.timed(made.case("own", "torch", {"dims": dims}), 10.0) for dims in ((8, 16), (32, 64))]
+    made.finished(tmp_path / "o" / "2026-01-31" / "10-11-12-x", lists)
+    text = show(tmp_path / "o" / "2026-01-31" / "10-11-12-x", "--where", "dims=[8,16]")
+    assert "dims=[8,16]" in text
+    assert "dims=[32,64]" not in text
+
+
 def test_where_takes_a_revision_as_it_was_typed(made, tmp_path, show):
     revisions = {"rev": f"v1@{40 * 'a'}"}, {}
     revised = [made.timed(made.case("gelu", "triton", {"cols": 8}, **revision), 1.0) for revision in revisions]

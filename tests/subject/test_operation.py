@@ -45,7 +45,7 @@ def operation(tmp_path):
         path = tmp_path / "mine.py"
         path.write_text(text)
         file = own_file.read(str(path))
-        return class_of(file, OwnOperation)(**{"path": str(path), **SETTINGS, **changes})
+        return OwnOperation(class_of(file)(**{"path": str(path), **SETTINGS, **changes}))
 
     return make
 
@@ -475,6 +475,16 @@ def test_outputs_that_change_after_a_call_has_returned_are_named():
     call, _, reason = checked(Call(lambda: torch.ones(2)), Late(), Late, given)
     assert not reason
     assert (call.judge([torch.ones(2)]), call.judge([torch.zeros(2)])) == ("", said)  # among the timed calls
+
+
+def test_fields_may_have_any_names(operation):
+    text = "import torch\ndef inputs(arguments=3, place=5, file=2): return torch.ones(arguments, place, file)\n"
+    mine = operation(text + "def reference(x, reference=2, call='a', options=1): return x * reference", arguments=4)
+    inputs = mine.draw_inputs("cpu", 0)
+    assert inputs[0].shape == (4, 5, 2)
+    call = mine.call(mine.module.reference, inputs)
+    assert mine.expected_outputs(inputs).check(call.run()).correct
+    assert mine.work().bytes_min == 2 * 4 * 40
 
 
 CHECKED = """

@@ -33,15 +33,15 @@ def made(monkeypatch):
     monkeypatch.setattr(timestamps, "capture_stream", lambda: stream)
     monkeypatch.setattr(timestamps, "alias", lambda tensor: tensor)
 
-    def instrument(values, *, shared=False):
-        one, last, graphs = torch.zeros(4), [], []
+    def instrument(values, *, shared=False, dtype=torch.float32):
+        one, last, graphs = torch.zeros(4, dtype=dtype), [], []
 
         def read():
             return [(5e3, 1e4)] * len(values)
 
         @contextmanager
         def capturing(graph, pool):
-            graph.memory, graph.value = one if shared else torch.zeros(4), values[len(graphs)]
+            graph.memory, graph.value = one if shared else torch.zeros(4, dtype=dtype), values[len(graphs)]
             graph.last = last
             graphs.append(graph)
             yield
@@ -50,7 +50,7 @@ def made(monkeypatch):
         monkeypatch.setattr(timestamps, "timestamp_buffer", lambda pairs: nothing)
         monkeypatch.setattr(timestamps, "capturing", capturing)
         found = timestamps.GraphTimestamps(
-            lambda: (graphs[-1].memory if graphs else torch.zeros(4),),
+            lambda: (graphs[-1].memory if graphs else one,),
             lambda: None,
             captures=len(values),
             constant_us=0.0,
@@ -71,7 +71,7 @@ def test_a_long_call_has_a_capture_for_each_buffer_set_and_five_at_least(us, cap
 
 
 def judged(instrument):
-    return [float(outputs[0][0]) for outputs in instrument.outputs()]
+    return [complex(outputs[0][0]).real for outputs in instrument.outputs()]
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -89,13 +89,17 @@ def test_a_graph_that_gives_something_else_is_judged_too(made):
     assert set(judged(instrument)) == {5.0, 6.0}
 
 
-def test_a_graph_that_writes_nothing_leaves_overwritten_outputs(made):
-    instrument, graphs, last = made([5.0, 5.0, 5.0])
+@pytest.mark.parametrize(
+    ("dtype", "overwritten"),
+    [(torch.float32, -2.25), (torch.complex64, -2.25), (torch.int64, -6.0), (torch.float8_e4m3fn, -0.8125)],
+)
+def test_a_graph_that_writes_nothing_leaves_overwritten_outputs(made, dtype, overwritten):
+    instrument, graphs, last = made([5.0, 5.0, 5.0], dtype=dtype)
     instrument.samples(3)
     idle = next(graph for graph in graphs if graph is not last[-1])
     idle.memory.fill_(5.0)  # right, and by another call
     idle.replay = lambda: None
-    assert sorted(judged(instrument)) == [-2.25, 5.0, 5.0, 5.0]
+    assert sorted(judged(instrument)) == [overwritten, 5.0, 5.0, 5.0]
 
 
 def test_a_graph_that_was_not_timed_is_not_replayed_for_its_outputs(made):

@@ -97,11 +97,11 @@ def tables(calls: Sequence[ApiCall], others: Sequence[ApiCall] = ()) -> dict[str
 def kernels(calls: Sequence[ApiCall]) -> list[Record]:
     """Return a line for each operation and kernel that it launches, the longest time first."""
     works = [work for call in calls for work in call.work]
-    lines: list[Record] = []
+    lines, total_us = list[Record](), _sum_us(works)
     for (op, shapes, name), launches in grouped(works, lambda work: (*_op_of(work), work.name)).items():
         first, times = _first_of_launches(launches), [work.us for work in launches]
         line: Record = {"op": op, "shapes": shapes, "kernel": name, "count": len(launches) / len(calls)}
-        line |= {"gpu_us": sum(times) / len(calls), "share_pct": 100 * sum(times) / _sum_us(works)}
+        line |= {"gpu_us": sum(times) / len(calls), "share_pct": 100 * sum(times) / total_us}
         line |= {"mean_us": statistics.mean(times), "min_us": min(times), "max_us": max(times)}
         line["launch_us"] = _launch_us(first) if first else None
         line["launch_to_start_us"] = _launch_to_start_us(first) if first else None

@@ -169,7 +169,7 @@ def case_figures(line: Line) -> dict[str, Cell]:
     row = line.row
     figures: dict[str, Any] = {**row.metrics, **{name: line.value(name) for name in DERIVED}}
     figures |= {"status": row.status, "reason": row.reason or None, "device": row.device or None}
-    return {name: _cell(value) for name, value in figures.items() if _cell(value) is not None}
+    return {name: cell for name, value in figures.items() if (cell := _cell(value)) is not None}
 
 
 def machine(rows: Sequence[Row], environment: Mapping[str, Any]) -> dict[str, Any]:
