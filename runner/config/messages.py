@@ -182,7 +182,9 @@ def _meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
         option = chosen.get(group)
         choice = f"{group}={option.get('name')}" if isinstance(option, DictConfig) else group
         have, meant = "has" if len(options) == 1 else "have", " or ".join(f"{group}={other}" for other in options[:2])
-        return f"{choice} has no such field; {', '.join(options)} {have}: {meant}"
+        own = ", ".join(sorted(str(field) for field in parent if field not in ("name", *BESIDE)))
+        listed = f"; its fields: {own}" * bool(own)
+        return f"{choice} has no such field; {', '.join(options)} {have}: {meant}{listed}"
     nearby = sorted(path for path in _paths(chosen, "") if path.rpartition(".")[2] == name and ".axes." not in path)
     elsewhere = [f"{field}, of {group}={','.join(options)}" for field, (group, options) in fields.items()]
     return f"no such field; did you mean {' or '.join(nearby or elsewhere)}?" if nearby or elsewhere else ""

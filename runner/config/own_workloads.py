@@ -26,6 +26,7 @@ FORMATS = {
 }
 NAMELESS = {"definition.json": ".json", "task.yml": ".task"}  # called so in each task → what ends its name
 PROVIDER = "own file"  # named by Hydra as the source of these options
+ITEM = re.compile(r"""(?:'[^']*'|"[^"]*"|[^,])+""")  # of a sweep; quotes keep a comma
 NAMED = re.compile(r"""^path:[ ]*["']?([^"'#\n]+?)["']?[ ]*(?:#.*)?$""", re.MULTILINE)  # a file that a YAML file names
 
 
@@ -40,10 +41,12 @@ def registered(words: Sequence[str]) -> list[str]:
     if (form := given.get(WORKLOAD, "")) in FORMATS:
         if not (path := given.get(PATH)):
             raise BadInput(f"workload={form}: say which, as in workload={form} workload.path={FORMATS[form]}")
-        long, short = f"{WORKLOAD}={form}", f"{WORKLOAD}={','.join(map(formats.as_place, path.split(',')))}"
+        long, short = f"{WORKLOAD}={form}", f"{WORKLOAD}={path}"
         words = [short if word == long else word for word in words if word != f"{PATH}={path}"]
     chosen = [word for word in words if word.startswith(f"{WORKLOAD}=")]
-    typed = {word: [item.strip("'\"") for item in word.partition("=")[2].split(",")] for word in chosen}
+    typed = {word: [item.strip("'\"") for item in ITEM.findall(word.partition("=")[2])] for word in chosen}
+    if form in FORMATS:
+        typed = {word: [*map(formats.as_place, values)] for word, values in typed.items()}
     found = {item: formats.find(item) for values in typed.values() for item in values if formats.is_place(item)}
     if (count := len(set(chain.from_iterable(found.values())))) > 1 and not {"-m", "--multirun"} & set(words):
         raise BadInput(f"workload={', '.join(found)}: {count} tasks make a sweep; add -m")

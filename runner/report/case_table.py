@@ -74,7 +74,7 @@ def table_of(lines: Sequence[Line], names: Names, chosen: Sequence[str] = ()) ->
 
 
 def _of_measurements(lines: Sequence[Line], timed: bool) -> dict[str, Column]:
-    """Return the first columns with a value of the measurements of ``lines``; if ``timed``, of those without summary."""
+    """Return the first columns of the measurements of ``lines`` that have values; if ``timed``, without summaries."""
     measures = {measure.name for line in lines for measure in line.case.measures}
     if timed:
         files = [PurePath(file) for line in lines for file in line.row.files]

@@ -306,7 +306,9 @@ def test_a_field_of_an_option_of_the_users_is_found(monkeypatch, tmp_path):
     (tmp_path / "workload" / "wide.yaml").write_text("name: wide\nmargin: 3\n")
     (tmp_path / "workload" / "broken.yaml").write_text("name: [")
     monkeypatch.setattr(sys, "argv", ["runner"])
-    with pytest.raises(BadInput, match=r"^workload.margin: workload=gelu has no such field; wide has: workload=wide$"):
+    fields = "cols, data, dtype, form, layout, pass, rows, tf32"
+    has = f"wide has: workload=wide; its fields: {fields}"
+    with pytest.raises(BadInput, match=f"^workload.margin: workload=gelu has no such field; {has}$"):
         config.plan(["--config-dir", str(tmp_path), "workload.margin=3"])
 
 
@@ -426,7 +428,7 @@ def test_a_yaml_that_cannot_be_read_is_in_nobodys_way(value, monkeypatch, tmp_pa
     (tmp_path / "workload").mkdir()
     (tmp_path / "workload" / "mine.yaml").write_text(f"rows: {value}\n", encoding="utf-8")
     with pytest.raises(
-        BadInput, match=r"^workload.print_loss: workload=gelu has no such field; mlp has: workload=mlp$"
+        BadInput, match=r"^workload.print_loss: workload=gelu has no such field; mlp has: workload=mlp;"
     ):
         config.plan(["--config-dir", str(tmp_path), "workload.print_loss=true"])  # reads the fields of all files
 

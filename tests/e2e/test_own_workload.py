@@ -213,7 +213,9 @@ def test_every_layout_of_shipped_workloads_is_right(run, op):
 @pytest.mark.parametrize("impls", ["fused,file", pytest.param("compiled", marks=pytest.mark.long)])
 def test_the_printed_command_makes_the_same_case_again(run, here, monkeypatch, impls):
     path = ["impl.path=mine.py:rms"] if "file" in impls else []
-    words = ("workload=rms_norm.py", f"impl={impls}", *path, "workload.eps=0.001", "-m")
+    (here / "a,b").mkdir()
+    (here / "rms_norm.py").rename(here / "a,b" / "rms_norm.py")
+    words = ("workload=file", "workload.path='a,b/rms_norm.py'", f"impl={impls}", *path, "workload.eps=0.001", "-m")
     monkeypatch.chdir(here)
     for row in read_rows(run(*words, "workload.shape=[4,6]", *QUICK).folder):
         printed = command(row.case)
