@@ -55,7 +55,7 @@ class Drawn:
 
     arguments: Arguments | None = None  # of all calls: those of the first draw
     tensors: tuple[Tensor, ...] = ()  # among them
-    made_by: tuple[str, int] = ("cpu", 0)  # device and seed of the latest draw
+    made_by: tuple[str, int] = ("cpu", 0)  # device and seed of the arguments
     paths: Collection[str] = ()  # of the reference's differentiable outputs
     outside_bytes: int = 0  # of the reference's outputs, and of the gradients given to them
 
@@ -93,7 +93,7 @@ class OwnOperation(OwnWorkload):
     def draw_inputs(self, device: str, seed: int) -> tuple[Tensor, ...]:
         """Return the tensors among the inputs, parameters and buffers of modules included.
 
-        Calls use the tensors of the first time. A further time, the same numbers are returned in new tensors.
+        Calls use the tensors of the first time. A further time, new tensors are returned: of the same seed, the same.
         """
         arguments = self.draw(device, seed)
         drawn = tuple(tensors(arguments))
@@ -115,7 +115,8 @@ class OwnOperation(OwnWorkload):
         if "generator" in self.file.filled:
             filled["generator"] = torch.Generator(device).manual_seed(seed)
         given |= {name: filled[name] for name in self.file.filled}
-        self.drawn.made_by = device, seed
+        if self.drawn.arguments is None:
+            self.drawn.made_by = device, seed
         with _seeds(device, seed):
             value = self.module.inputs(**given)
         if value is None:

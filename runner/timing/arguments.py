@@ -23,6 +23,7 @@ class Inputs:
         self.tensors = [*nested.named_tensors(args).values()]
         self.changed: list[tuple[Tensor, Tensor]] = []
         self.replaces = False  # whether calls put other values into dicts, lists or modules
+        self.others: list[tuple[Tensor, Tensor]] = []  # integers, each with values for a first call
         self._args = args
         self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
         self._attributes: list[tuple[Any, str, Any]] = []  # of modules and of leaves of autograd
@@ -42,9 +43,18 @@ class Inputs:
     @property
     def numbers(self) -> list[Tensor]:
         """Tensors that have other numbers in a first call. Those of modules, and expanded ones, keep theirs."""
+        return [x for x in self._replaceable if has_numbers(x)]
+
+    @property
+    def integers(self) -> list[Tensor]:
+        """Integers and booleans that may have other values in a first call, if their maker draws them again."""
+        return [x for x in self._replaceable if not (x.is_floating_point() or x.is_complex())]
+
+    @property
+    def _replaceable(self) -> list[Tensor]:
         weights = set(map(id, nested.tensors(nested.modules(self._args))))
-        found = [x for x in self.tensors if is_watched(x) and has_numbers(x) and 0 not in x.stride()]
-        return [x for x in found if id(x) not in weights] if self._before is not None else []
+        found = [x for x in self.tensors if is_watched(x) and 0 not in x.stride() and id(x) not in weights]
+        return found if self._before is not None else []
 
     def copy(self, without: Collection[int] = ()) -> None:
         """Copy the tensors, but for those of some ids, so that changes are noticed. Raises torch.OutOfMemoryError."""

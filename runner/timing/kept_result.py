@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -53,10 +53,15 @@ def forgiven() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
-    """Halve and reverse ``inputs`` for a first call, so that what it keeps of them is wrong; then undo all changes."""
+    """Change ``inputs`` for a first call, so that what it keeps of them is wrong; then undo all changes.
+
+    Numbers are halved and reversed. Integers, which may be indices, get values that their maker has drawn.
+    """
     try:
         for x in inputs.numbers:
             _halve_and_reverse(_numbers(x))
+        for x, other in inputs.others:
+            x.data.copy_(other)
         call.restore()  # if it reads copies of its inputs, those change too
         yield
     finally:
@@ -64,19 +69,30 @@ def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
         call.restore()
 
 
-def keeps_first_values(call: Call, inputs: list[Tensor]) -> bool:
-    """Return whether wrong outputs come from values that ``call`` kept, those of ``other_values``.
+def keeps_first_values(call: Call, inputs: Inputs, outputs: list[Tensor]) -> bool:
+    """Return whether wrong ``outputs`` come from values that ``call`` kept, those of ``other_values``.
 
     Then they are right for those, and wrong for any others. What overflows, or is wrong by little, is right for others.
     """
-    return _is_right(call, inputs, _halve_and_reverse) and not _is_right(call, inputs, _quarter_and_roll)
+    if numbers := [*map(_numbers, inputs.numbers)]:
+        right = _is_right(call, numbers, _halve_and_reverse, others=inputs.others)
+        return right and not _is_right(call, numbers, _quarter_and_roll)
+    same = [output.clone() for output in outputs]
+    return bool(inputs.others) and _is_right(call, [], _halve_and_reverse, same, inputs.others)
 
 
-def _is_right(call: Call, inputs: list[Tensor], change: Callable[[Tensor], None]) -> bool:
-    """Return whether the outputs of ``call`` are right for changed ``inputs``."""
+def _is_right(
+    call: Call,
+    inputs: list[Tensor],
+    change: Callable[[Tensor], None],
+    same: Sequence[Tensor] = (),
+    others: Sequence[tuple[Tensor, Tensor]] = (),
+) -> bool:
+    """Return whether the outputs for changed ``inputs`` are right, and have the bits of ``same`` if there are any."""
     assert call.judge_anew
-    with forgiven(), _changed(call, [*map(_numbers, inputs)], change) as outputs:
-        return not ranks.current.any(call.judge_anew(outputs))
+    with forgiven(), _changed(call, inputs, change, others) as outputs:
+        right = not ranks.current.any(call.judge_anew(outputs))
+        return right and (not same or (len(same) == len(outputs) and all(map(same_bits, same, outputs))))
     return False
 
 
@@ -89,18 +105,29 @@ def _kept_of_one(call: Call, inputs: list[Tensor], before: list[Tensor]) -> str:
     for x in sorted(inputs, key=lambda x: isinstance(x, torch.nn.Parameter))[:ALONE]:
         with _changed(call, [_numbers(x)], _halve_and_reverse) as after:
             wrong = _if_wrong(UNCHANGED, all(map(same_bits, before, after)), call, after)
-        if wrong and _is_right(call, inputs, _halve_and_reverse):
+        if wrong and _is_right(call, [*map(_numbers, inputs)], _halve_and_reverse):
             return f"{wrong.removesuffix('s')} of shape {tuple(x.shape)}"
     return ""
 
 
 @contextlib.contextmanager
-def _changed(call: Call, inputs: list[Tensor], change: Callable[[Tensor], None]) -> Iterator[list[Tensor]]:
-    """Yield what ``call`` returns for changed ``inputs``, which hold what the call was given; then restore them."""
+def _changed(
+    call: Call,
+    inputs: list[Tensor],
+    change: Callable[[Tensor], None],
+    others: Sequence[tuple[Tensor, Tensor]] = (),
+) -> Iterator[list[Tensor]]:
+    """Yield what ``call`` returns for changed ``inputs``, which hold what the call was given; then restore them.
+
+    ``others``: tensors that are changed too, each with its new values.
+    """
+    changed, inputs = inputs, inputs + [x.data for x, _ in others]
     originals = [tensor.clone() for tensor in inputs]
     try:
-        for tensor in inputs:
+        for tensor in changed:
             change(tensor)
+        for x, other in others:
+            x.data.copy_(other)
         given = [tensor.clone() for tensor in inputs]
         if call.reset:  # of inputs that the call has copied, or of the inputs themselves
             call.restore()

@@ -130,6 +130,7 @@ class Job:
             self.metrics.update(call.columns)
             given = Inputs(call.arguments or inputs)
             given.copy()
+            given.others = problem.other_integers(given.integers)
             call, columns = first_calls(call, given, device, peak=True)
         self.metrics.update(columns | report.metrics)
         self.fallback = ranks.current.first(report.fallback or str(columns.get("recompile_limit", "")))

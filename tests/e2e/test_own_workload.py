@@ -104,6 +104,21 @@ def test_a_wrong_function_is_wrong_and_a_check_of_the_file_judges(run, here):
     assert "another shape" in result.out
 
 
+def test_what_is_kept_of_integers_is_wrong(run, here):
+    (here / "mix.py").write_text(
+        "import torch\ndef inputs(n=65): return torch.randint(2**60, (n,))\n"
+        "def reference(x): return (x ^ (x >> 30)) * 0x27d4eb2f165667c5\n"
+        "_kept = {}\n"
+        "def keeps(x): return _kept.setdefault(x.shape, reference(x)).clone()\n"
+        "def last(x): return torch.cat([reference(x[:-1]), x[-1:]])\n"
+        "def in_place(x): return x.bitwise_xor_(x >> 30).mul_(0x27d4eb2f165667c5).clone()\n"
+    )
+    result = run("workload=mix.py", "impl=keeps,last,in_place", "-m", *QUICK)
+    assert [status for *_, status in cases(result)] == ["wrong", "wrong", "ok"]
+    assert result.out.count("it is right for other values") == 2  # in the line of the case and below the table
+    assert "1 of 65 elements wrong, the first at (64,)" in result.out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
