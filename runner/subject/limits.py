@@ -19,7 +19,7 @@ from math import inf, isfinite, sqrt
 import torch
 from torch import Tensor, cat
 
-from ..timing.correctness import CheckResult, real_parts, wrong_elements
+from ..timing.correctness import ERRORS, CheckResult, real_parts, wrong_elements
 from ..timing.unpatched import unpatched
 from .rounding import UNIT
 
@@ -176,7 +176,7 @@ class Floats:
             result.reason = wrong_elements(output, self._exact, where, wrong, cat(flags))
         self._of_all(result, sqrt(walk / matrix.numel()) / (RMS * factor), "the rms of all errors is {:.3g} times")
         self._of_scale(result, scales.blocks(), factor, is_complex=output.is_complex())
-        for name in ("max_abs_err", "max_rel_err", "err_over_tol"):
+        for name in ERRORS:
             if getattr(result, name) >= INFINITE:
                 setattr(result, name, inf)
         return result

@@ -16,7 +16,7 @@ from ..timing import clock as time
 from ..timing import nested, ranks
 from ..timing.arguments import Inputs
 from ..timing.call import Call, Outputs, in_turn
-from ..timing.correctness import CheckResult, repeats
+from ..timing.correctness import ERRORS, CheckResult, repeats
 from ..timing.kept_result import forgiven, keeps_first_values, other_values
 from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
@@ -96,9 +96,9 @@ def checked(
     with filled():
         outputs = call.run()
     changed = inputs.now
-    result = _checked_twice(lambda: expected.check(outputs, changed))
-    columns, reason = _of_all_ranks(result)
-    if not ranks.current.any(not result.compared):
+    result = _of_all_ranks(_checked_twice(lambda: expected.check(outputs, changed)))
+    columns, reason = result.columns(), result.reason
+    if result.compared:
         columns["bitwise_repeatable"] = not ranks.current.any(not repeats(call, outputs, changed or ()))
     call.restore()
     if ranks.current.any(tensors(outputs)):
@@ -140,18 +140,12 @@ def _checked_twice(check: Callable[[], CheckResult]) -> CheckResult:
     return result
 
 
-def _of_all_ranks(result: CheckResult) -> tuple[dict[str, Scalar], str]:
-    """Return the columns of a check with the largest error of any rank, and what is wrong on any, or ""."""
+def _of_all_ranks(result: CheckResult) -> CheckResult:
+    """Return the result of a check with the largest errors of any rank, and what is wrong, unknown or noted on any."""
     reason, unknown, note = map(ranks.current.first, (result.reason, result.unknown, result.note))
-    by_rank, columns = ranks.current.gather(result.columns()), dict[str, Scalar]()
-    for name, value in result.columns().items():
-        if not isinstance(value, float):
-            columns[name] = value
-        elif all(name in each for each in by_rank):  # an infinite error has no column
-            columns[name] = max(each[name] for each in by_rank)
-    columns |= {"correct": None} if unknown else {}
-    columns |= {"check_note": unknown or note} if unknown or note else {}
-    return columns | ({"correct": False} if reason else {}), reason
+    compared = not ranks.current.any(not result.compared)
+    errors = {name: max(ranks.current.gather(getattr(result, name))) for name in ERRORS}
+    return replace(result, compared=compared, reason=reason, unknown=unknown, note=note, **errors)
 
 
 def on_same_inputs(calls: Sequence[TimedCall]) -> Sequence[TimedCall]:

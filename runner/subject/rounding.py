@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -157,6 +157,16 @@ def _parts(tensors: Sequence[Tensor], most: int) -> Iterator[tuple[Tensor, ...]]
     else:
         for rows in zip(*tensors, strict=True):
             yield from _parts(rows, most)
+
+
+class _Operator(NamedTuple):
+    """A call of an operator of torch."""
+
+    func: Any
+    name: str  # without the namespace and the underscore of operators in place
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    out: Any
 
 
 class NominalTypes(TorchFunctionMode):
@@ -315,7 +325,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             out = self._reordered(func, args, kwargs, out)
         if requested and name in CASTS and requested.itemsize < self.kind.itemsize:
             out, rounds = out.to(requested).to(out.dtype), False
-        self._finish(func, name, args, kwargs, given, out, kind, rounds)
+        self._finish(_Operator(func, name, args, kwargs, out), given, kind, rounds)
         return out
 
     def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -429,33 +439,23 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             return tensor
         return _of_memory(tensor, lambda memory: noise.scale(memory.clone(), unit))
 
-    def _finish(
-        self,
-        func: Any,
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        given: Sequence[Tensor],
-        out: Any,
-        kind: torch.dtype,
-        rounds: bool,
-    ) -> None:
-        """Note what wrote the new tensors in ``out``, and add noise to them."""
-        mutable = func._schema.is_mutable
+    def _finish(self, op: _Operator, given: Sequence[Tensor], kind: torch.dtype, rounds: bool) -> None:
+        """Note what wrote the new tensors that ``op`` returns, and add noise to them."""
+        name, mutable = op.name, op.func._schema.is_mutable
         old = set() if mutable else {_storage(tensor) for tensor in given}
-        fresh = [x for x in _floats(out) if _has_memory(x) and _storage(x) not in old]
+        fresh = [x for x in _floats(op.out) if _has_memory(x) and _storage(x) not in old]
         self._count += not self._inside
         unit = self._accumulated if self._inside else max(self._accumulated, UNIT[kind])
         last = self._count in self._unrounded and not self._inside
         is_constant = all(_storage(one) in self._constants for one in given)
-        keeps = not rounds or name in EXACT or _is_scaled(name, args, kwargs)
+        keeps = not rounds or name in EXACT or _is_scaled(name, op.args, op.kwargs)
         is_exact = all(_storage(one) in (self._counts if keeps else self._constants) for one in given)
         for tensor in fresh:
             where = _storage(tensor)
             self._nominal[where] = kind
             (self._constants.add if is_constant else self._constants.discard)(where)
             (self._counts.add if is_exact else self._counts.discard)(where)
-            self.elements += tensor.numel() * (4 if func in INSIDE else 1)
+            self.elements += tensor.numel() * (4 if op.func in INSIDE else 1)
             if not self._inside:
                 known = [self.writers(one) for one in given] if not rounds and given else [frozenset([self._count])]
                 self._writers[where] = frozenset().union(*known, self.writers(tensor) if mutable else ())
@@ -467,10 +467,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                     self._bare.pop(where, None)
             if rounds and name in PRODUCTS:
                 self.products.add(kind)
-                self.elements += tensor.numel() * _terms(name, args, tensor) // 64
+                self.elements += tensor.numel() * _terms(name, op.args, tensor) // 64
             if rounds and self.noise is not None:
                 exact = tensor.clone() if is_exact and not tensor.is_complex() else None
-                self._sum(func, name, args, kwargs, out, tensor, unit)
+                self._sum(op, tensor, unit)
                 if last:
                     self._bare[where] = unit
                 else:
@@ -481,40 +481,36 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                     if fits.all():
                         self._bare.pop(where, None)
 
-    def _sum(
-        self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], out: Any, tensor: Tensor, unit: float
-    ) -> None:
+    def _sum(self, op: _Operator, tensor: Tensor, unit: float) -> None:
         """Add to ``tensor`` the error of a sum of many terms in any order, and of partial sums that are rounded."""
         assert self.noise is not None
-        if name.startswith("_fft"):
-            self.noise.add(tensor, _of_transform(args, tensor) * unit)
+        if op.name.startswith("_fft"):
+            self.noise.add(tensor, _of_transform(op.args, tensor) * unit)
             return
-        terms = _terms(name, args, tensor)
+        terms = _terms(op.name, op.args, tensor)
         if terms <= 1:
             return
         self._sums += 1
         key = (self._sums, tuple(tensor.shape))
         spread = self._spreads.get(key)
         if spread is None:
-            spread = self._spread(func, name, args, kwargs, out, tensor, terms, unit)
+            spread = self._spread(op, tensor, terms, unit)
             if spread.numel() + sum(known.numel() for known in self._spreads.values()) <= REMEMBERED:
                 self._spreads[key] = spread
         self.noise.add(tensor, spread)
 
-    def _spread(
-        self, func: Any, name: str, args: Any, kwargs: Any, out: Any, tensor: Tensor, terms: int, unit: float
-    ) -> Tensor:
+    def _spread(self, op: _Operator, tensor: Tensor, terms: int, unit: float) -> Tensor:
         """Return the standard deviation of the error of a sum: a random walk, whatever the signs of its terms."""
-        variance = (tensor.abs() / 3) ** 2  # terms of one sign; below: of random signs
+        name, variance = op.name, (tensor.abs() / 3) ** 2  # terms of one sign; below: of random signs
         partial = 0.0
         if name in PRODUCTS or name in SUMS or name in MEANS:
-            pure = getattr(aten, name) if func._schema.is_mutable else func
-            squared = pure(*tree_map_only(Tensor, _square, list(args)), **tree_map_only(Tensor, _square, kwargs))
-            place = next((i for i, one in enumerate(tree_leaves(out)) if one is tensor), 0)
+            pure = getattr(aten, name) if op.func._schema.is_mutable else op.func
+            squared = pure(*tree_map_only(Tensor, _square, list(op.args)), **tree_map_only(Tensor, _square, op.kwargs))
+            place = next((i for i, one in enumerate(tree_leaves(op.out)) if one is tensor), 0)
             squares = tree_leaves(squared)[place].abs() / (terms if name in MEANS else 1)
             variance += squares / 6
             if name in PRODUCTS and unit > self._accumulated:  # torch lets cuBLAS round partial sums
-                partial = OF_UNIFORM * unit * math.sqrt(max(1, _taps(name, args, place) / 2)) * squares.sqrt()
+                partial = OF_UNIFORM * unit * math.sqrt(max(1, _taps(name, op.args, place) / 2)) * squares.sqrt()
         return self._accumulated * math.sqrt(terms) * variance.sqrt() + partial
 
 

@@ -352,7 +352,8 @@ class Judge(Outputs):
                 if isinstance(x, Tensor)
             }
         self._arrays = {path for path, leaf in plain_leaves(outputs) if is_array(leaf)}
-        own |= {name: leaf for name, leaf in self._named(values).items() if name in self._changed}
+        if self._changed:
+            own |= {name: leaf for name, leaf in self._named(values).items() if name in self._changed}
         return {path: _detached(leaf) for path, leaf in own.items()}
 
     def _named(self, values: Any) -> Leaves:

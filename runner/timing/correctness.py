@@ -21,6 +21,9 @@ PART_NAMES = ("real", "imaginary")  # of a complex number
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output
 
 
+ERRORS = ("max_abs_err", "max_rel_err", "err_over_tol")  # fields of ``CheckResult`` that are columns
+
+
 @dataclass
 class CheckResult:
     """The largest error of each kind over all outputs."""
@@ -36,9 +39,8 @@ class CheckResult:
 
     def include(self, other: Self) -> None:
         """Take over the larger errors of ``other``, and whether it was compared."""
-        self.max_abs_err = max(self.max_abs_err, other.max_abs_err)
-        self.max_rel_err = max(self.max_rel_err, other.max_rel_err)
-        self.err_over_tol = max(self.err_over_tol, other.err_over_tol)
+        for name in ERRORS:
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
         self.compared &= other.compared
 
     @property
@@ -48,11 +50,12 @@ class CheckResult:
 
     def columns(self) -> dict[str, Scalar]:
         """Return the columns of a row, without infinite errors, which JSON cannot hold."""
-        names = ("max_abs_err", "max_rel_err", "err_over_tol") if self.compared else ()
+        names = ERRORS if self.compared else ()
         errors = {name: error for name in names if isfinite(error := getattr(self, name))}
         notes = {"check_note": note} if (note := self.unknown or self.note) else {}
         tolerance = "; ".join(dict.fromkeys(self.tolerance))
-        return {"correct": None if self.unknown else self.correct, **errors, "tolerance": tolerance, **notes}
+        correct = None if self.correct and self.unknown else self.correct
+        return {"correct": correct, **errors, "tolerance": tolerance, **notes}
 
 
 class WrongOutput(Exception):
