@@ -1,10 +1,10 @@
 """LayerNorm and RMSNorm of rows, with the gradients of weight and bias, in Triton.
 
-A program holds whole rows in registers, so x is read once. Mean and variance are sums of the differences from the mean
-of a few elements, in one pass. If that is far from the mean of all, sums of squares and squared sums would cancel, and
-a second pass takes the differences from the mean. Some long rows are read again from the cache, so that registers hold
-more rows at a time. Rows that are too long for a program are read twice in steps: each lane keeps its own mean and sum
-of squares around it (Welford 1962), and the lanes are merged at the end.
+A program holds whole rows in registers, so x is read once, but for some, which are read again from the cache, so that
+registers hold more rows at a time. Long rows, and those that a power of two divides into few parts, are read twice in
+steps. The variance takes one pass: sums of squares around means are merged, first in each lane and then across lanes
+(Welford 1962, Chan et al. 1979). So a large mean costs no digits. Where a row does not fill its lanes, the mean comes
+first, and then the squares around it.
 
 Backward reads x and dy once and writes dx. Each program takes rows in turn, and adds up what they contribute to the
 gradients of weight and bias; a second kernel adds the sums of all programs, always in the same order. If rows are too
@@ -27,8 +27,8 @@ from .triton_launch import each_time, planned, repeatable
 Asked = tuple[int | None, int | None]  # rows of a program of the forward, and its warps; None: chosen
 
 VECTOR = 16  # bytes
-HELD = {2: 32_768, 4: 32_768, 8: 8_192}  # columns of a row that the forward holds, by bytes of an element
-HELD_BACKWARD = {2: 16_384, 4: 16_384, 8: 4_096}  # and the backward, which holds dy too
+HELD = 8192  # columns of a row that the forward holds
+HELD_BACKWARD = {2: 16_384, 4: 16_384, 8: 4_096}  # and the backward, which holds dy too, by bytes of an element
 # And the backward that keeps sums for the weights as well, with or without those of the bias.
 HELD_SUMS = {
     (2, False): 16_384,
@@ -40,16 +40,12 @@ HELD_SUMS = {
 }
 TILE = 1024  # elements, at least, of a program: it takes several short rows
 WARP_ELEMENTS, BACKWARD_WARP_ELEMENTS = 1024, 512  # of a tile, for each warp
-# Warps of a program of the forward, and whether it reads its row again, by bytes of an element, if there is a mean,
-# and columns. Else 8 warps at most hold the row.
-FORWARD = {
-    (2, False, 32_768): (16, True),
-    (2, True, 32_768): (32, False),
-    **{(4, mean, cols): (32, cols == 16_384) for mean in (False, True) for cols in (16_384, 32_768)},
-}
-NEAR = tl.constexpr(4)  # elements of a row whose mean is near the mean of all
-FAR = tl.constexpr(4.0)  # or else its square is so many variances from it
-STEP = 4096  # elements of a longer row that are read at once
+# Warps of a program that holds a row of LayerNorm, and whether it reads the row again, by bytes of an element and
+# columns. Else 8 warps at most hold the row.
+FORWARD = {(2, 4_096): (4, True), (4, 2_048): (8, True), (4, 4_096): (16, False), (4, 8_192): (16, False)}
+STEP, LONG_STEP = 32_768, 8_192  # bytes, at most, that are read at once of another row, and of one of many steps
+FEW, WARPS = 5, 16  # steps of which the kernel knows how many there are, and warps of a program that takes steps
+STEP_BACKWARD = 4096  # elements
 COLUMN_ROWS, COLUMNS = 32, 128  # of a tile that sums columns
 PARTS, ADDED = 64, 32  # of a tile of their sums, which are added
 PROGRAMS = 4  # of a multiprocessor, at most, where each keeps sums
@@ -70,19 +66,24 @@ def _of_rows(ptr, stride, row, rows, ROWS: tl.constexpr, UNIT: tl.constexpr):
 
 
 @triton.jit
-def _both(a, b, c, d):
-    return a + c, b + d
+def _merge(mean, squares, count, other_mean, other_squares, other_count):
+    both = count + other_count
+    share = other_count / both
+    apart = other_mean - mean
+    return mean + apart * share, squares + other_squares + apart * apart * (count * share), both
 
 
 @triton.jit
-def _moments(x, count, AT_ONCE: tl.constexpr):
-    """Return mean and variance of each row; the mean is small, or they would cancel."""
-    if AT_ONCE:  # by one exchange between warps; the interpreter would add one number after the other
-        total, squares = tl.reduce((x, x * x), 1, _both)
+def _moments(mean, squares, count, total, AT_ONCE: tl.constexpr):
+    """Return mean and variance of each row from the mean of each lane, and the sum of squares around it."""
+    if AT_ONCE:  # by one exchange between warps; counts must be known, since to divide by them takes longer
+        mean, squares, _ = tl.reduce((mean, squares, count), 1, _merge)
+        centre = mean[:, None]
     else:
-        total, squares = tl.sum(x, axis=1), tl.sum(x * x, axis=1)
-    mean = total[:, None] / count
-    return mean, tl.maximum(squares[:, None] / count - mean * mean, 0.0)
+        centre = tl.sum(mean * count, axis=1)[:, None] / total
+        centre += tl.sum((mean - centre) * count, axis=1)[:, None] / total  # that of a constant row becomes exact
+        squares = tl.sum(squares + count * (mean - centre) * (mean - centre), axis=1)
+    return centre, squares[:, None] / total
 
 
 @triton.jit
@@ -105,80 +106,78 @@ def _forward_rows(
     # Reads with another hint are not merged with this one, so that registers need not hold x.
     x = tl.load(at, mask=inside, other=0.0, eviction_policy=HINT).to(ARITHMETIC)
     if MEAN:
-        near = tl.zeros((ROWS, 1), ARITHMETIC)
-        for place in tl.static_range(NEAR):
-            one = x_ptr + tl.minimum(place, width - 1)
-            near += _of_rows(one, stride, top, rows, ROWS, UNIT).to(ARITHMETIC) / NEAR
-        centred = tl.where(inside, x - near, 0.0)
-        beyond, variance = _moments(centred, count, AT_ONCE)
-        if tl.max((beyond * beyond > variance * FAR).to(tl.int32)) > 0:
-            near += beyond
-            x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
-            centred = tl.where(inside, x - near, 0.0)
-            beyond, variance = _moments(centred, count, AT_ONCE)
+        nothing = tl.zeros((ROWS, BLOCK), ARITHMETIC)
+        mean, variance = _moments(x, nothing, inside.to(ARITHMETIC), count, AT_ONCE)
     else:
-        centred = x
         variance = tl.sum(x * x, axis=1)[:, None] / count
     rstd = 1 / tl.sqrt(variance + EPS)
     if AGAIN:
-        centred = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
-        if MEAN:
-            centred -= near
+        x = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(ARITHMETIC)
     # Each program reads w and b, which stay in L1 while rows pass through it.
     w = tl.load(w_ptr + col, mask=across, other=0.0, eviction_policy="evict_last").to(ARITHMETIC)
     if MEAN:
         b = tl.load(b_ptr + col, mask=across, other=0.0, eviction_policy="evict_last").to(ARITHMETIC)
-        y = (centred * rstd - beyond * rstd) * w + b
+        y = (x - mean) * rstd * w + b
     else:
-        y = centred * rstd * w
-    tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=inside)
+        y = x * rstd * w
+    tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=inside, eviction_policy="evict_first")
     if SAVE:
         tl.store(rstd_ptr + row, rstd, mask=row < rows)
         if MEAN:
-            tl.store(mean_ptr + row, near + beyond, mask=row < rows)
+            tl.store(mean_ptr + row, mean, mask=row < rows)
 
 
 @triton.jit
 def _forward_long(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, stride, cols,
     EPS: tl.constexpr, MEAN: tl.constexpr, SAVE: tl.constexpr, ARITHMETIC: tl.constexpr, STEP: tl.constexpr,
-    UNIT: tl.constexpr,
+    UNIT: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
+    # STEPS is 0 for many of them, so that rows of any length share a kernel; EVEN as above.
     row = tl.program_id(0).to(tl.int64)
     width = (tl.zeros((), tl.int64) + cols) * UNIT
-    lane = tl.arange(0, STEP)
-    steps = tl.cdiv(width, STEP)
-    mean = tl.zeros((STEP,), ARITHMETIC)
-    squares = tl.zeros((STEP,), ARITHMETIC)
-    for step in range(steps):
+    lane = tl.arange(0, STEP)[None, :]
+    steps = STEPS if STEPS else tl.cdiv(width, STEP)
+    every = tl.full((1, STEP), True, tl.int1)
+    inside = every if EVEN else lane < width
+    first = tl.load(x_ptr + row * stride * UNIT + lane, mask=inside, other=0.0, eviction_policy="evict_last")
+    first = first.to(ARITHMETIC)
+    apart = tl.zeros((1, STEP), ARITHMETIC)
+    squares = tl.zeros((1, STEP), ARITHMETIC) if MEAN else first * first
+    for step in tl.range(1, steps, loop_unroll_factor=STEPS - 1 if STEPS else 1):
         col = step * STEP + lane
-        x = tl.load(x_ptr + row * stride * UNIT + col, mask=col < width, other=0.0, eviction_policy="evict_last")
+        inside = every if EVEN else col < width
+        x = tl.load(x_ptr + row * stride * UNIT + col, mask=inside, other=0.0, eviction_policy="evict_last")
         x = x.to(ARITHMETIC)
-        if MEAN:
-            delta = tl.where(col < width, x - mean, 0.0)
-            mean += delta / (tl.zeros((), ARITHMETIC) + (step + 1))
-            squares += delta * (x - mean)
-        else:
-            squares += x * x
+        if MEAN:  # a lane has few numbers, and the first is one of them: their variance loses no digits
+            x = tl.where(inside, x - first, 0.0)
+            apart += x
+        squares += x * x
     count = width.to(ARITHMETIC)
-    centre = tl.zeros((), ARITHMETIC)
     if MEAN:
-        of_lane = (steps - (lane >= width - (steps - 1) * STEP)).to(ARITHMETIC)
-        centre = tl.sum(mean * of_lane, axis=0) / count
-        centre += tl.sum((mean - centre) * of_lane, axis=0) / count  # that of a constant row becomes exact
-        squares += of_lane * (mean - centre) * (mean - centre)
-    rstd = 1 / tl.sqrt(tl.sum(squares, axis=0) / count + EPS)
+        of_lane = tl.zeros((1, STEP), ARITHMETIC) + steps
+        if not EVEN:
+            of_lane -= (lane >= width - (steps - 1) * STEP).to(ARITHMETIC)
+        mean = apart / tl.maximum(of_lane, 1.0)
+        centre, variance = _moments(first + mean, squares - mean * apart, of_lane, count, AT_ONCE)
+    else:
+        centre, variance = 0.0, tl.sum(squares, axis=1)[:, None] / count
+    rstd = 1 / tl.sqrt(variance + EPS)
     for step in range(steps):
         col = (steps - 1 - step) * STEP + lane  # what was read last is still in the cache
-        x = tl.load(x_ptr + row * stride * UNIT + col, mask=col < width, other=0.0, eviction_policy="evict_first")
-        y = (x.to(ARITHMETIC) - centre) * rstd * tl.load(w_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
+        inside = tl.full((1, STEP), True, tl.int1) if EVEN else col < width
+        x = tl.load(x_ptr + row * stride * UNIT + col, mask=inside, other=0.0, eviction_policy="evict_first")
+        x = x.to(ARITHMETIC)
+        w = tl.load(w_ptr + col, mask=inside, other=0.0, eviction_policy="evict_last").to(ARITHMETIC)
+        y = (x - centre) * rstd * w
         if MEAN:
-            y += tl.load(b_ptr + col, mask=col < width, other=0.0).to(ARITHMETIC)
-        tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=col < width)
+            y += tl.load(b_ptr + col, mask=inside, other=0.0, eviction_policy="evict_last").to(ARITHMETIC)
+        tl.store(y_ptr + row * width + col, y.to(y_ptr.dtype.element_ty), mask=inside, eviction_policy="evict_first")
     if SAVE:
-        tl.store(rstd_ptr + row, rstd)
+        here = row + tl.zeros((1, 1), tl.int64)
+        tl.store(rstd_ptr + here, rstd)
         if MEAN:
-            tl.store(mean_ptr + row, centre)
+            tl.store(mean_ptr + here, centre)
 
 
 @triton.jit
@@ -344,17 +343,22 @@ def _forward(
     tensors = (flat, w, w if b is None else b.contiguous(), y, mean if mean is not None else w, rstd if save else w)
     constants = {"EPS": eps, "MEAN": b is not None, "SAVE": save, "ARITHMETIC": arithmetic(x), "UNIT": unit}
     size, block = x.element_size(), triton.next_power_of_2(cols)
-    if block > HELD[size]:
+    in_steps = _steps(cols, size, b is not None)
+    if in_steps is not None:
+        step, steps, warps = in_steps
+        even = cols % step == 0
         repeatable(_forward_long)[(rows,)](
-            *tensors, flat.stride(0) // unit, cols // unit, **constants, STEP=STEP, num_warps=asked[1] or 8
-        )
+            *tensors, flat.stride(0) // unit, cols // unit, **constants, STEP=step, STEPS=steps,
+            EVEN=even, AT_ONCE=even and x.is_cuda, num_warps=asked[1] or warps,
+        )  # fmt: skip
         return y, mean, rstd
     together, warps, again = _forward_plan(block, rows, size, b is not None, multiprocessors(x))
     together, warps = asked[0] or together, asked[1] or warps
+    even = cols == block and rows % together == 0
     repeatable(_forward_rows)[(triton.cdiv(rows, together),)](
         *tensors, flat.stride(0) // unit, rows, cols // unit, **constants,
         ROWS=together, BLOCK=block, AGAIN=again, HINT="evict_last" if again else "",
-        EVEN=cols == block and rows % together == 0, AT_ONCE=x.is_cuda, num_warps=warps,
+        EVEN=even, AT_ONCE=even and x.is_cuda, num_warps=warps,
     )  # fmt: skip
     return y, mean, rstd
 
@@ -393,7 +397,7 @@ def _backward(
         )  # fmt: skip
     else:
         repeatable(_backward_long)[(rows,)](
-            flat, w, dy, *of_rows, dx, *strides, cols // unit, **constants, STEP=STEP, num_warps=8
+            flat, w, dy, *of_rows, dx, *strides, cols // unit, **constants, STEP=STEP_BACKWARD, num_warps=8
         )
     if of_weights and not fused:
         repeatable(_sum_columns)[(triton.cdiv(cols, COLUMNS), parts)](
@@ -441,12 +445,29 @@ def _unit(cols: int, *tensors: Tensor) -> int:
     )
 
 
+def _steps(cols: int, size: int, mean: bool) -> tuple[int, int, int] | None:
+    """Return elements of a step, how many steps take a row, 0 for many, and warps. None: the row is held at once."""
+    block, part = triton.next_power_of_2(cols), cols & -cols
+    if mean and part < cols <= FEW * part and part * size >= 32 * VECTOR:
+        step = part  # the largest power of two that divides the columns: no step is partly outside
+    elif cols > HELD or (not mean and HELD // 2 < cols <= HELD * 3 // 4):
+        step = block // (2 if cols == block else 4)
+    else:
+        return None
+    step = min(step, STEP // size)
+    steps = triton.cdiv(cols, step)
+    if steps > FEW:
+        step, steps = LONG_STEP // size, 0
+    return step, steps, min(WARPS, max(1, step * size // (32 * VECTOR)))
+
+
 def _forward_plan(block: int, rows: int, size: int, mean: bool, processors: int) -> tuple[int, int, bool]:
     """Return rows and warps of a program, and whether it reads them again, where ``size`` are bytes of an element."""
     together = max(1, TILE // block)
     while together > 1 and triton.cdiv(rows, together) < processors:
         together //= 2
-    return together, *FORWARD.get((size, mean, block), (min(8, max(1, together * block // WARP_ELEMENTS)), False))
+    usual = min(8, max(1, together * block // WARP_ELEMENTS)), False
+    return together, *(FORWARD.get((size, block), usual) if mean else usual)
 
 
 def _backward_plan(block: int, size: int, mean: bool) -> tuple[int, int, int, int]:

@@ -107,20 +107,48 @@ def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path,
     assert plan.reads == 1
 
 
-@pytest.mark.parametrize(("mean", "cols"), [(False, 4096), (True, 16384), (False, 32768)])
+def build_norm(function, mean, cols, constants, warps, tmp_path):
+    arguments = {name: "*bf16" for name in function.arg_names if "_ptr" in name} | {
+        "mean_ptr": "*fp32",
+        "rstd_ptr": "*fp32",
+    }
+    arguments |= {name: "i32" for name in ("stride", "rows", "cols") if name in function.arg_names}
+    shared = {"EPS": 1e-5, "MEAN": mean, "SAVE": True, "ARITHMETIC": tl.float32, "UNIT": 8}
+    return build(function, arguments, shared | constants, 90, warps, tmp_path)
+
+
+@pytest.mark.parametrize(("mean", "cols"), [(False, 4096), (True, 4096), (True, 8192)])
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "masked"])
 def test_compiled_norms_move_128_bits_at_once_and_spill_nothing(tmp_path, mean, cols, whole):
     _, warps, again = row_norms._forward_plan(cols, 4096, 2, mean, 132)
-    names = row_norms._forward_rows.arg_names
-    arguments = {name: "*fp32" if name in ("mean_ptr", "rstd_ptr") else "*bf16" for name in names if "_ptr" in name}
-    arguments |= dict.fromkeys(("stride", "rows", "cols"), "i32")
-    constants = {"EPS": 1e-5, "MEAN": mean, "SAVE": True, "ARITHMETIC": tl.float32, "ROWS": 1, "BLOCK": cols, "UNIT": 8}
-    constants |= {"AGAIN": again, "HINT": "evict_last" if again else "", "EVEN": whole, "AT_ONCE": True}
-    ptx, stack = build(row_norms._forward_rows, arguments, constants, 90, warps, tmp_path)
+    constants = {"ROWS": 1, "BLOCK": cols, "EVEN": whole, "AT_ONCE": whole}
+    constants |= {"AGAIN": again, "HINT": "evict_last" if again else ""}
+    ptx, stack = build_norm(row_norms._forward_rows, mean, cols, constants, warps, tmp_path)
     each = cols // (warps * 32 * 8)  # accesses of a thread to a row
-    reads = 1 + mean + again  # of x: the second one of a mean is seldom made
-    assert widths(ptx, "ld").count(128) == each * (reads + 1 + mean)
+    assert widths(ptx, "ld").count(128) == each * (1 + again + 1 + mean)
     assert widths(ptx, "st").count(128) == each
+    assert stack == 0
+
+
+@pytest.mark.parametrize(
+    ("mean", "cols", "plan"),
+    [
+        (True, 1280, (256, 5, 1)),
+        (True, 5120, (1024, 5, 4)),
+        (True, 16_384, (8192, 2, 16)),
+        (True, 11_008, (4096, 3, 16)),  # 43 times 256
+        (False, 5120, (2048, 3, 8)),
+        (False, 100_000, (4096, 0, 16)),
+    ],
+)
+def test_compiled_norms_in_steps_move_128_bits_at_once_and_spill_nothing(tmp_path, mean, cols, plan):
+    assert row_norms._steps(cols, 2, mean) == plan
+    step, steps, warps = plan
+    even = cols % step == 0
+    constants = {"STEP": step, "STEPS": steps, "EVEN": even, "AT_ONCE": even}
+    ptx, stack = build_norm(row_norms._forward_long, mean, cols, constants, warps, tmp_path)
+    assert set(widths(ptx, "ld")) == {128}
+    assert widths(ptx, "st").count(128) >= max(1, step // (warps * 32 * 8))
     assert stack == 0
 
 

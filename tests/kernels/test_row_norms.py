@@ -34,9 +34,9 @@ def loop(request, impl, monkeypatch):
         pytest.skip("the same as held")
     if request.param:
         module = pytest.importorskip("runner.kernels.row_norms")
-        for name, value in {"HELD": 64, "HELD_BACKWARD": 64}.items():
-            monkeypatch.setattr(module, name, dict.fromkeys((2, 4, 8), value))
-        monkeypatch.setattr(module, "STEP", 512)
+        monkeypatch.setattr(module, "HELD_BACKWARD", dict.fromkeys((2, 4, 8), 64))
+        for name, value in {"HELD": 64, "STEP": 2048, "LONG_STEP": 1024, "FEW": 2, "STEP_BACKWARD": 512}.items():
+            monkeypatch.setattr(module, name, value)
     return request.param
 
 
@@ -72,8 +72,8 @@ def test_extreme_rows_match_float64(impl, load, make, device, loop, op, change):
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     ("dtype", "rows", "cols"),
-    [("float32", 32, 64), ("float16", 3, 2048), ("float32", 1, 16384), ("float32", 1, 9001)],
-    ids=["several a program", "one", "one, read again", "read again, not all of it"],
+    [("float32", 32, 64), ("float16", 3, 2048), ("float32", 2, 1280), ("float32", 1, 16384), ("float32", 1, 9001)],
+    ids=["several a program", "one", "five steps", "two steps", "three steps, the last not whole"],
 )
 def test_some_rows_that_fill_their_tiles_or_are_read_again_match_float64(
     impl, load, make, device, op, dtype, rows, cols
