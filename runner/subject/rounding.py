@@ -502,12 +502,19 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def _spread(self, op: _Operator, tensor: Tensor, terms: int, unit: float) -> Tensor:
         """Return the standard deviation of the error of a sum: a random walk, whatever the signs of its terms."""
         name, variance = op.name, (tensor.abs() / 3) ** 2  # terms of one sign; below: of random signs
-        partial = 0.0
+        partial: float | Tensor = 0.0
         if name in PRODUCTS or name in SUMS or name in MEANS:
             pure = getattr(aten, name) if op.func._schema.is_mutable else op.func
-            squared = pure(*tree_map_only(Tensor, _square, list(op.args)), **tree_map_only(Tensor, _square, op.kwargs))
             place = next((i for i, one in enumerate(tree_leaves(op.out)) if one is tensor), 0)
-            squares = tree_leaves(squared)[place].abs() / (terms if name in MEANS else 1)
+
+            def of(change: Callable[[Tensor], Tensor]) -> Tensor:  # the same sum, of changed terms
+                args, kwargs = tree_map_only(Tensor, change, (list(op.args), op.kwargs))
+                return tree_leaves(pure(*args, **kwargs))[place].abs()  # type: ignore[no-any-return]
+
+            squares = of(_square) / (terms if name in MEANS else 1)
+            if name in SCATTERED and unit > self._accumulated:  # torch adds one after the other in the narrow type
+                rounded = (of(lambda term: torch.ones_like(term) if _is_float(term) else term) - 2).clamp(min=0)
+                partial = OF_UNIFORM * unit * (rounded * (squares / 2 + 3 * variance)).sqrt()
             variance += squares / 6
             if name in PRODUCTS and unit > self._accumulated:  # torch lets cuBLAS round partial sums
                 partial = OF_UNIFORM * unit * math.sqrt(max(1, _taps(name, op.args, place) / 2)) * squares.sqrt()

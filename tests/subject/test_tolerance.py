@@ -990,6 +990,27 @@ def test_another_order_of_an_elimination_is_right(function, others, make, seed):
     assert not judge.check(function(*nearly)).correct
 
 
+def one_by_one(base, i, x):
+    return base.index_put((i.flip(0),), x.flip(0), accumulate=True)  # of torch on a CPU: in their own type
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("signed", [True, False])
+def test_terms_may_be_scattered_one_by_one_in_a_narrow_type(signed, dtype):
+    base, x = torch.randn(37, 5), torch.randn(401, 5)
+    i = torch.randint(37, (401,))
+    given = [(each if signed else each.abs()).to(dtype) for each in (base, x)]
+    given.insert(1, i)
+    judge = Judge(lambda base, i, x: base.index_add(0, i, x), given)
+    assert judge.check(one_by_one(*given)).correct
+    assert judge.check(one_by_one(given[0].float(), i, given[2].float()).to(dtype)).correct
+    assert not judge.check(given[0].index_put((i,), given[0][i] + given[2])).correct  # updates get lost
+    assert not judge.check(one_by_one(given[0], i[1:], given[2][1:])).correct
+    single = given[0].index_add(0, i[:1], given[2][:1])
+    judge = Judge(lambda base, i, x: base.index_add(0, i, x), (given[0], i[:1], given[2][:1]))
+    assert not judge.check(single + single.abs() * 2**-5).correct  # without partial sums nothing more is allowed
+
+
 def by_weights(x, size):
     places = ((torch.arange(size) + 0.5) * x.shape[-1] / size - 0.5).clamp(min=0)
     first = places.long()
