@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     notes = [f"{task} cannot run here: {reason}" for task, *_, reason in rows if reason]
     table = Table("", COLUMNS, [("", [row[:-1] for row in rows])], notes, LEFT, drop=DROP, rule=False)
     print(text_of(table, out.width), end="")
-    print(f"{len(rows)} tasks: {len(rows) - len(notes)} can run here, {len(notes)} cannot")
+    print(f"{len(rows)} task{'s' * (len(rows) != 1)}: {len(rows) - len(notes)} can run here, {len(notes)} cannot")
     return 0
 
 

@@ -125,8 +125,9 @@ def _no_such_option(file: str, options: Sequence[str], folders: Sequence[Path], 
     if typed := re.fullmatch(r"impl/(.+\.(py|cu)\b.*)", file):
         launch = ", a Python file that launches it by cuda_kernel (docs/cuda-files.md)" * (typed[2] == "cu")
         return f"impl={typed[1]}: write impl=file impl.path={re.sub('[.]cu', '.py', typed[1])}{launch}"
-    group, _, name = file.rpartition("/")
-    if group.startswith(EXPERIMENT):
+    group, _, name = file.partition("/")
+    if file.startswith(EXPERIMENT):
+        group, _, name = file.rpartition("/")
         of = group[len(EXPERIMENT) :]
         return f"{group}={name}: no such option; in an experiment's defaults write: override /{of}: {name}"
     if group == "log" and name == "none":

@@ -91,7 +91,7 @@ def functions(file: Path) -> Iterator[ast.FunctionDef]:
 
 def _parsed(file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_bytes())
+        return formats.parse(file).tree if file.suffix == ".json" else ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
         return ast.Module([], [])
 

@@ -31,11 +31,9 @@ class File(Implementation):
     def __post_init__(self) -> None:
         if self.path is None:
             raise ValueError("path: missing; name a function, as in impl.path=my_softmax.py:softmax")
-        if self.path.endswith(".json"):
-            advice = "write the sources of a solution to files, and name its entry point, as in impl.path=main.py:run"
-            raise ValueError(f"path: {self.path} is not a Python file; {advice}")
         if not self.path.rpartition(":")[0] or not self._name.isidentifier():
-            raise ValueError(f"path: {self.path!r} names no function; give one, as in impl.path=my_softmax.py:softmax")
+            example = f"{self.path}:run" if self.path.endswith(".json") else "my_softmax.py:softmax"
+            raise ValueError(f"path: {self.path!r} names no function; give one, as in impl.path={example}")
         if not self._is_file and (".cu:" in self.path or not all(map(str.isidentifier, self._named.split(".")))):
             launch = ", a file that launches it by cuda_kernel" * (".cu:" in self.path)
             raise ValueError(f"path: {self._named} is not a Python file; write impl.path=my_softmax.py:softmax{launch}")

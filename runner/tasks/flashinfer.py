@@ -80,12 +80,17 @@ def tolerance(line=0): return {words!r}[line]
 
 
 def text_of(path: Path, reserved: Collection[str]) -> tuple[str, str]:
-    """Return the source of the reference, and what makes it a workload in one file. Raises OSError, ValueError.
+    """Return the source of the reference, and what makes it a workload in one file; of a solution, its source alone.
 
-    A field has the name of its axis or scalar, after ``task_`` if that is ``reserved``.
+    A field has the name of its axis or scalar, after ``task_`` if that is ``reserved``. Raises OSError, ValueError.
     """
     try:
         definition = json.loads(path.read_text(encoding="utf-8"))
+        if sources := {str(file["path"]): str(file["content"]) for file in definition.get("sources", [])}:
+            if len(sources) > 1 or not min(sources).endswith(".py"):
+                files = f"{', '.join(sources)} to files"
+                raise ValueError(f"it is not one Python file: write {files}, and give impl.path=main.py:run")
+            return min(sources.values()), ""
         return str(definition["reference"]), _one_file(path, definition, reserved)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"not a definition, or without a field: {error}") from None

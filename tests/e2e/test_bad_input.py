@@ -91,7 +91,7 @@ MISTAKES = {
     ),
     "a solution with its sources as text": (
         ["impl=file", "impl.path=solution.json"],
-        "impl.path: solution.json is not a Python file; write the sources of a solution to files, and name its entry",
+        "impl.path: 'solution.json' names no function; give one, as in impl.path=solution.json:run",
     ),
     "a compile mode that is none": (
         ["impl=compiled", "impl.mode=fast"],

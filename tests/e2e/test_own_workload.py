@@ -129,6 +129,7 @@ def test_what_is_kept_of_integers_is_wrong(run, here):
         ),
         (("workload=batched.py", "workload.cols=2"), "workload.cols: no such field; one of: axes, batch_size, dtype"),
         (("workload=rms_norm.py", "workload.cols=x"), "workload.cols: 'x' is not allowed; give a whole number"),
+        (("workload=a/tasks",), "workload=a/tasks: no such option; workload=a/tasks/ takes the tasks in that folder"),
         (("workload=no.py",), "workload=no.py: No such file or directory: give a path that exists"),
         (("workload=checks.py",), "checks.py: check() gets two arguments; write it as def check(inputs, outputs)"),
         (("workload=mine.py",), "mine.py: it defines no inputs(); write one that returns the arguments"),
@@ -157,6 +158,7 @@ def test_what_is_kept_of_integers_is_wrong(run, here):
     ],
 )
 def test_a_mistake_is_one_line_before_anything_runs(run, here, words, message):
+    (here / "a" / "tasks").mkdir(parents=True)
     (here / "literal.py").write_text("SIZE = 3\ndef inputs(n=SIZE): return n\ndef reference(x): return x\n")
     (here / "batched.py").write_text("def inputs(batch_size=3): return 1\ndef reference(x): return x\n")
     (here / "checks.py").write_text(RMS_NORM + "def check(outputs): return None\n")

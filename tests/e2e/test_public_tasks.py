@@ -129,9 +129,10 @@ def test_lines_of_a_definition_are_a_set_of_shapes(run, here):
     definition = {"axes": axes, "inputs": inputs, "outputs": outputs, "reference": reference}
     (here / "twice" / "definition.json").write_text(json.dumps(definition))
     (here / "twice" / "workload.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    (here / "kernel.py").write_text("def run(x, scale, y): y.copy_(x * scale + 5)\n")
+    sources = [{"path": "main.py", "content": "def run(x, scale, y): y.copy_(x * scale + 5)\n"}]
+    (here / "mine.json").write_text(json.dumps({"spec": {"entry_point": "main.py::run"}, "sources": sources}))
     words = ("workload=flashinfer", "workload.path=twice", "+shapes=lines", "-m", "device=cpu", "impl=reference,file")
-    result = run(*words, "impl.path=kernel.py:run", *QUICK)
+    result = run(*words, "impl.path=mine.json:run", *QUICK)
     rows = list(result.rows())
     assert [row["status"] for row in rows] == ["ok", "wrong", "ok", "ok"], result.out + result.err
     assert [row["case"]["workload"]["rows"] for row in rows] == [4, 4, 6, 6]

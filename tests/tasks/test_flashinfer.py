@@ -11,7 +11,7 @@ from runner.implementations import as_function
 from runner.records.bad_input import BadInput
 from runner.records.case import Choice
 from runner.subject.operation import workload_of
-from runner.tasks import own_file
+from runner.tasks import formats, own_file
 
 REFERENCE = """import torch
 def made(axes, device): return {"x": torch.full((axes["T"], axes["H"]), axes["eps"], device=device)}
@@ -118,6 +118,13 @@ def judge(path, line):
     own = workload(path, **own_file.read(path).shapes["lines"][line])
     inputs = own.draw_inputs("cpu", 0)
     return own.expected_outputs(inputs), own.call(own.module.reference, inputs).run()
+
+
+@pytest.mark.parametrize("names", [("main.py", "helper.py"), ("kernel.cu",)])
+def test_a_solution_that_is_not_one_python_file_says_so(tmp_path, names):
+    (tmp_path / "mine.json").write_text(json.dumps({"sources": [{"path": name, "content": ""} for name in names]}))
+    with pytest.raises(ValueError, match=f"not one Python file: write {', '.join(names)} to files, and give"):
+        formats.parse(tmp_path / "mine.json")
 
 
 def test_the_words_of_a_line_mean_what_their_harness_means(write):
