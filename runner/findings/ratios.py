@@ -162,7 +162,7 @@ def known_spread(first: Sequence[Row], other: Sequence[Row]) -> tuple[Ratio, Spr
 
     None if it is not known by how much two runs of one case differ.
     """
-    if min(len(first), len(other)) >= FEWEST_REPLICAS:
+    if min(len(first), len(other)) >= FEWEST_REPLICAS and all(row.time_us for row in (*first, *other)):
         return between_processes(first, other), "replicas"
     percents = [row.metrics.get("separate_pct") for row in (*first, *other)]
     known = [float(percent) for percent in percents if percent is not None]
@@ -180,6 +180,7 @@ def _devices(rows: Sequence[Row]) -> set[Any]:
 def between_processes(first: Sequence[Row], other: Sequence[Row]) -> Ratio:
     """Return the time of ``other`` over that of ``first``, each from several processes, by Welch's t-test of the logs.
 
+    All times are above 0.
     The uncertainty of the instrument may be the same in all processes, so more of them do not reduce it.
     """
     log, squares, sampling, systematic, freedom = 0.0, [], 0.0, 0.0, []

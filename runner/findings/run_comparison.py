@@ -198,6 +198,8 @@ GRAVE = GRAVITY[: GRAVITY.index("contended") + 1]  # verdicts of a time that may
 def _doubt(rows: Sequence[Row]) -> str:
     """Return the reason why the time of a case is uncertain, else ""."""
     for row in rows:
+        if not row.time_us:
+            return "one replica cannot be told from an empty call"
         verdict, samples = str(row.metrics.get("verdict", "ok")), row.metrics.get("samples", 0)
         if not certain(row):
             grave = verdict in GRAVE or verdict not in GRAVITY

@@ -109,12 +109,14 @@ def styled_table(
     """Return the table of the run in ``folder`` for ``width`` characters, with footnotes and what has no room."""
     table = table_of(lines, names, chosen)
     parts, dropped = draw(table, width)
+    parts = [(f"{title}\n", ""), *parts] if title else parts
+    if not with_footnotes:
+        return rich_text(parts)
     titles, columns = ", ".join(table.heads[at] for at in dropped), ",".join(table.names[at] for at in dropped)
     show = shlex.join(["show", *([str(folder)] if folder else []), f"columns={columns}"])
     see = f"to see them: a wider terminal, or python -m runner {show}"
     notes = [*footnotes(lines, names), *([f"no room for {titles}; {see}"] if dropped else [])]
-    ends = "\n" + "\n".join(notes) + "\n" if notes and with_footnotes else ""
-    return rich_text([(f"{title}\n" if title else "", ""), *parts, (ends, "")])
+    return rich_text([*parts, ("\n" + "\n".join(notes) + "\n" if notes else "", "")])
 
 
 def row_text(row: Row, names: Names, reason: str) -> str:

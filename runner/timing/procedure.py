@@ -174,10 +174,9 @@ def paired_rounds(
     single_s = seconds(1, cheap_s)
     if single_s * BATCHES > PATIENCE * allowed_s:
         return None
-    tens = single_s <= cheap_s and seconds(EACH, allowed_s / BATCHES) * BATCHES <= allowed_s
+    each = EACH if single_s <= cheap_s and seconds(EACH, allowed_s / BATCHES) * BATCHES <= allowed_s else 1
     samples: list[Round] = []
     for instrument in instruments:
-        each = EACH if tens else 1
         instrument.checks.begin(rounds * each, single_s / len(instruments) / each)
     started = ranks.current.now()
 
@@ -186,7 +185,7 @@ def paired_rounds(
         while len(samples) < count:
             if ranks.current.now() - started > (PATIENCE if len(samples) < BATCHES else 1) * allowed_s:
                 break
-            samples.append(_round(instruments, EACH if tens else 1, next(orders), counts))
+            samples.append(_round(instruments, each, next(orders), counts))
         return _means(samples, range(len(instruments)), on_cpu=on_cpu) if len(samples) >= BATCHES else []
 
     if not (means := batches(rounds)):

@@ -108,6 +108,16 @@ def test_one_process_each_needs_the_certificates_of_both(mine, theirs, word, sou
     assert pair.ratio.log == pytest.approx(math.log(1.05))
 
 
+@pytest.mark.parametrize("times", [(0.0, 0.0, 30.0), (0.0, 10.0, 10.1)])
+def test_a_replica_with_a_time_of_0_has_no_spread(times):
+    pair = only_pair(processes((10.0, 10.1, 10.2)), processes(times))
+    assert (pair.word, pair.source, pair.doubt) == (
+        "unclear",
+        "unknown",
+        "one replica cannot be told from an empty call in B",
+    )
+
+
 def test_two_processes_are_too_few_for_a_spread():
     assert only_pair(processes([100.0, 100.1]), processes([105.0, 105.1, 105.2])).source == "unknown"
 
