@@ -107,7 +107,12 @@ def _read(path: str, *version: int) -> OwnFile:
     tree, is_own = task.tree, task.format == "file"
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if "inputs" not in functions:
-        raise BadInput(f"{path}: it defines no inputs(); write one that returns the arguments, as in {EXAMPLE}")
+        classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+        lacking = "inputs() or get_inputs()" if "Model" in classes else "inputs()"
+        beside = f" beside class {', '.join(classes)}" * bool(classes)
+        raise BadInput(
+            f"{path}: it defines no {lacking}{beside}; write one that returns the arguments, as in {EXAMPLE}"
+        )
     if "reference" not in functions:
         raise BadInput(f"{path}: it defines no reference(); write the function that says what is right")
     if is_own and (check := functions.get("check")) and not check.args.vararg and len([*parameters(check)]) < 2:

@@ -79,6 +79,8 @@ def test_it_is_read_again_after_an_edit(file):
     [
         ("def reference(x): ...", "it defines no inputs(); write one that returns the arguments, as in def inputs"),
         ("def inputs(): ...", "it defines no reference(); write the function that says what is right"),
+        ("class Operator: ...", "it defines no inputs() beside class Operator; write one that returns the arguments"),
+        ("class Model: ...", "it defines no inputs() or get_inputs() beside class Model; write one that returns"),
         ("def inputs(n): ...\ndef reference(x): ...", "inputs: n has no default; give it one, as in n=1024"),
         ("def inputs(*n): ...\ndef reference(x): ...", "inputs takes * or ** arguments; name each, with a default"),
         (
