@@ -245,6 +245,12 @@ def test_an_input_that_is_prepared_once_is_named_and_stays_as_it_was(clock):
     result = bench({"packed": packed, "wrong": lambda x, w: x @ w + 1}, X, weight, check=torch.matmul)
     assert result["packed"].timing.reason.endswith("at its first call: compute from the inputs at each call")
     assert "first call" not in result["wrong"].timing.reason
+    quantized = torch.randint(-127, 128, (10, 4), dtype=torch.int8)
+    known.clear()
+    packs = {"packed": lambda x, w: packed(x, w.float()), "torch": lambda x, w: x @ w.float()}
+    result = bench(packs, X, quantized, check=packs["torch"])
+    assert "at its first call" in result["packed"].timing.reason
+    assert result["torch"].correct
     large = torch.linspace(-150, 150, 4096).view(16, 256)
     overflows = bench(
         {"overflows": lambda x: x.exp() / x.exp().sum(-1, keepdim=True), "torch": softmax}, large, check=softmax
