@@ -201,12 +201,8 @@ class _Session:
         """Call, check and time one function. Return its call with what undoes its changes."""
         wrong = ""
         with interpreting() as interpreters:
-            try:
+            with self._grad_named():
                 call, columns = first_calls(call, inputs, self._kind, peak=False, judged=bool(self._expected))
-            except Unsupported as error:
-                if self._options.grad:
-                    raise ValueError(f"grad=True: {error}") from None
-                raise
             if self._expected:
                 call, checks, wrong = checked(call, self._expected, self._expected_now, inputs)
                 columns |= checks
@@ -222,9 +218,21 @@ class _Session:
         options, reference = self._options, self._options.reference
         assert reference
         reference = WithGradients(reference, outputs=True) if options.grad else reference
-        judge = Judge(reference, self._args, tf32=None, factor=options.tolerance, atol=options.atol, rtol=options.rtol)
+        factor, atol, rtol = options.tolerance, options.atol, options.rtol
+        with self._grad_named():
+            judge = Judge(reference, self._args, tf32=None, factor=factor, atol=atol, rtol=rtol)
         self._paths = getattr(reference, "paths", ())
         return judge
+
+    @contextmanager
+    def _grad_named(self) -> Iterator[None]:
+        """Raise ValueError, which names the argument ``grad``, if gradients cannot be computed inside."""
+        try:
+            yield
+        except Unsupported as error:
+            if self._options.grad:
+                raise ValueError(f"grad=True: {error}") from None
+            raise
 
     def _timed(self, call: Call, columns: Mapping[str, Scalar]) -> Measured:
         """Time ``call``, whose figures so far are ``columns``."""

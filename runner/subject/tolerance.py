@@ -29,10 +29,10 @@ from .recompiles import eagerly
 from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
 
 SEED = 1
-DRAWS = (10, 5)  # in all, and if quick
-LEAST = 3
-PROBES = {3: 1, 4: 1, 5: 1}  # draws that make no limit; 2 of more than 5
-NAMED = 4  # arguments in a sentence
+DRAWS = (10, 5)  # by whether the judge is quick
+LEAST = 3  # draws, however large the case
+PROBES = {3: 1, 4: 1, 5: 1}  # by the number of draws: those that only probe the limits of the others; 2 of more than 5
+NAMED = 4  # arguments that a message names
 COUNTER = ".num_batches_tracked"  # of BatchNorm, which counts in Python; an implementation's kernel does not
 AFFORDED = {"cpu": 3e8}  # numbers that all draws together may compute: some seconds
 AFFORDED_ELSEWHERE = 1.5e10

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from ..records.options import CONF
 from ..records.schema import build
 
-LINE = re.compile(r"^(\w+): *([^\s#]+)", re.MULTILINE)  # a line of that YAML: a field and its value
+LINE = re.compile(r"^(\w+): *([^\s#]+)", re.MULTILINE)  # of a YAML file: a field and its value
 
 
 @dataclass(frozen=True)
