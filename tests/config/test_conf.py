@@ -85,7 +85,7 @@ def test_every_named_set_of_shapes_is_valid_for_its_workloads():
         assert len(plan.cases) == sum(map(len, shapes.values())), path.name
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cuda", pytest.param("cpu", marks=pytest.mark.long)])
 @pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda p: p.stem)
 def test_the_analyses_of_an_experiment_are_known_on_both_devices(path: Path, device: str):
     plan = config.plan([f"+experiment={path.stem}", "-m", f"device={device}"])

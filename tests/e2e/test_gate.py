@@ -15,7 +15,7 @@ FAST = "import torch\n\ndef add(a, b):\n    return a + b\n"
 SLOW = "import torch\n\ndef add(a, b):\n    for _ in range(20): a + b\n    return a + b\n"
 GRID = ["workload=add", "workload.rows=64", "workload.cols=1000,4096", "impl=file", "impl.path=k.py:add", "device=cpu"]
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.2", "measure.benchmark.warmup_s=0"]
-SURE = [QUICK[0], "measure.benchmark.max_s=3", "measure.benchmark.target_cpu_pct=20", QUICK[2]]  # if it is busy too
+SURE = [QUICK[0], "measure.benchmark.max_s=60", "measure.benchmark.target_cpu_pct=1e6", QUICK[2]]  # 20 samples each
 
 
 def git(folder, *words):

@@ -135,7 +135,7 @@ def test_a_backward_has_a_graph_of_its_own(inspected):
     assert "generated_2.py" not in files
 
 
-MLP = {"dim": 32, "layers": 2, "batch": 16, "steps": 2, "activation": "gelu", "pass": "fwd_bwd"}
+MLP = {"dim": 32, "layers": 1, "batch": 16, "steps": 1, "activation": "gelu", "pass": "fwd_bwd"}
 MLP |= {
     "zero_grad": "every_step",
     "optimizer": "sgd",

@@ -353,7 +353,7 @@ def last_of_equals(x: Tensor) -> tuple[Tensor, Tensor]:
     return values, x.shape[-1] - 1 - places
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 @pytest.mark.parametrize("make", [torch.bfloat16, torch.float16, "whole", "zeros"])
 @pytest.mark.parametrize("quick", [False, True])
 def test_each_pair_of_equal_keys_may_be_in_either_order(make, seed, quick):
@@ -379,7 +379,7 @@ def test_each_pair_of_equal_keys_may_be_in_either_order(make, seed, quick):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_equal_sums_may_be_chosen_in_either_order_when_rounding_makes_them_equal(dtype):
-    for seed in range(8):
+    for seed in range(4):
         torch.manual_seed(seed)
         a, b = torch.randn(4, 200).to(dtype), torch.randn(4, 200).to(dtype)
         judge = Judge(lambda a, b: (a + b).sort(dim=-1), (a, b))
@@ -406,7 +406,7 @@ WHOLE = {  # of whole numbers, and of halves: the reference, and what is wrong
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_numbers_and_halves_are_exact(name, step, dtype):
     reference, other = WHOLE[name]
-    for seed in range(4):
+    for seed in range(2):
         torch.manual_seed(seed)
         x = (torch.randint(-40, 40, (16, 24)) / step).to(dtype)
         if not torch.equal(reference(x), other(x)):
@@ -417,7 +417,7 @@ def test_whole_numbers_and_halves_are_exact(name, step, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_limits_for_whole_numbers_allow_what_rounding_does_to_results(dtype):
-    for seed in range(4):
+    for seed in range(2):
         torch.manual_seed(seed)
         x, w = torch.randint(-9, 10, (32, 96)).to(dtype), torch.randint(-3, 4, (96, 40)).to(dtype)
         for function, others in {
