@@ -86,7 +86,8 @@ def locate(of: str | Path, output_dir: str, name: str | None = None) -> Path:
     what = f"it holds no {journal.NAME}, so it is not the folder of a run"
     what = what if folder.is_dir() else "it is a file" if folder.exists() else "there is no such folder"
     others = run_folders(str(folder)) or run_folders(str(folder.parent)) or run_folders(output_dir)
-    alike = [run for run in others if run.name[len(TIME) :] == folder.name[len(TIME) :]] or others
+    nearest = [run for run in others if str(run).startswith(str(folder)) or run.name == folder.name]
+    alike = nearest or [run for run in others if run.name[len(TIME) :] == folder.name[len(TIME) :]] or others
     advice = f"give {alike[-1]}, or another of python -m runner list" if alike else f"give {EXAMPLE}"
     raise BadInput(f"{folder}: {what}; {advice}")
 

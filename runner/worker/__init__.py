@@ -131,7 +131,7 @@ class Worker:
                 problem.redraw()  # a wrong implementation may have changed the inputs, and its reset is not trusted
         except RAISED as error:
             fault = classify(error, job.phase)
-            if fault.status != "unsupported":
+            if fault.status != "unsupported" or not str(error):  # a bare NotImplementedError says no more than where
                 detail = "" if fault.status == "wrong" else clip(traceback.format_exc())
                 problem.redraw()  # it may have changed the inputs
             error.__traceback__ = None  # its frames hold the case's tensors

@@ -125,7 +125,8 @@ def test_a_folder_that_is_no_run_says_what_to_give(made, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     for folder, line in {
         "outputs": f"outputs: {no_run}; {give}",
-        "outputs/2025-01-30": f"outputs/2025-01-30: {no_run}; {give}",
+        "outputs/2025-01-30": f"outputs/2025-01-30: {no_run}; {give.replace('31', '30')}",
+        "outputs/2025-01-30/12-00": f"outputs/2025-01-30/12-00: there is no such folder; {give.replace('31', '30')}",
         "mine": f"mine: {no_run}; {give}",
         "file": f"file: it is a file; {give}",
         "outputs/2024-01-01/00-00-00-gelu": f"outputs/2024-01-01/00-00-00-gelu: there is no such folder; {give}",

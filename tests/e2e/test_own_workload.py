@@ -185,6 +185,11 @@ def test_a_file_that_fails_costs_its_own_rows(run, here):
             "error: ValueError: never (broken.py:3)",
         ),
         (
+            "def inputs(n=64): return torch.randn(n)\ndef reference(x): raise NotImplementedError\n",
+            (),
+            "unsupported: NotImplementedError (broken.py:3)",
+        ),
+        (
             "def inputs(n=64): return torch.randn(n, n)\ndef reference(x): return 2 * x\n",
             ("workload.n=2000000",),
             "oom: cannot allocate 14.55 TiB (16000000000000 bytes); give smaller sizes (broken.py:2)",
