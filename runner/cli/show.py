@@ -39,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
     options = _options(argv)
     runs = read_runs(options)
     chosen = list(zip(runs, chosen_lines(runs, options.where, options.sort), strict=True))
+    if options.fastest and (empty := next((run for run, lines in chosen if not any(x.winner for x in lines)), None)):
+        raise BadInput(f"{empty.folder}: no case is correct and timed, so none is the fastest; runner show says why")
     if options.format in RECORDS:
         records = [record for run, lines in chosen for record in _records(run, lines, options)]
         give(RECORDS[options.format](records), options.output)

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..findings.fastest import Leader, leaders, ranges_of_winners
+from ..findings.fastest import leaders, ranges_of_winners
 from ..findings.lines import Line
 from ..findings.notes import TIED
 from ..findings.run import Run
-from ..records.bad_input import BadInput
 from ..records.figures import factor, factors, figure
 from .case_table import MARKS
 from .console import FILE_WIDTH
@@ -19,7 +18,7 @@ NONE = "none is correct and timed"
 
 def fastest_table(run: Run, lines: Sequence[Line]) -> Table:
     """Return one row per problem, and below them where another implementation becomes the fastest."""
-    every, rows = _leaders(run, lines), []
+    every, rows = leaders(lines, run.names), []
     for leader in every:
         mark, labels = MARKS[leader.word], ", ".join(leader.fastest)
         time_us = leader.line.shown.time_us if leader.line else None
@@ -47,13 +46,5 @@ def fastest_records(run: Run, lines: Sequence[Line]) -> list[dict[str, Any]]:
             "next": leader.next or None,
             "conclusion": leader.conclusion or None,
         }
-        for leader in _leaders(run, lines)
+        for leader in leaders(lines, run.names)
     ]
-
-
-def _leaders(run: Run, lines: Sequence[Line]) -> list[Leader]:
-    """Return the leaders of ``lines``. Raises BadInput if no case is correct and timed."""
-    every = leaders(lines, run.names)
-    if not any(leader.fastest for leader in every):
-        raise BadInput(f"{run.folder}: no case is correct and timed, so none is the fastest; runner show says why")
-    return every

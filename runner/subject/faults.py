@@ -75,12 +75,11 @@ def classify(error: BaseException, phase: Phase) -> Fault:
             reason = f"cannot allocate {size} ({requested[1]} bytes); give smaller sizes"
         elif on_gpu := REQUESTED_ON_GPU.search(message):
             more, whole, held = map(_bytes, on_gpu.groups())
-            sizes = [figure(size, "byte") for size in (more + held, more, held, whole)]
-            beside = ", a part of which other processes hold: end them, or" if "Process " in message else ";"
-            reason = (
-                "needs at least {} ({} bytes): {} more than the {} that it has; the GPU has {}{} give smaller sizes"
-            )
-            reason = reason.format(sizes[0], more + held, *sizes[1:], beside if more + held < whole else ";")
+            needed, lacking, has, gpu = (figure(size, "byte") for size in (more + held, more, held, whole))
+            is_shared = "Process " in message and more + held < whole
+            beside = ", a part of which other processes hold: end them, or" if is_shared else ";"
+            reason = f"needs at least {needed} ({more + held} bytes): {lacking} more than the {has} that it has"
+            reason += f"; the GPU has {gpu}{beside} give smaller sizes"
         return Fault("oom", reason)
     if "CUDA error" in text or name == "AcceleratorError":
         return Fault("cuda_error", reason, spoiled=True)

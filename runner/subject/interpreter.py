@@ -140,13 +140,12 @@ def _replacements(triton: Any) -> list[tuple[Any, str, Any]]:
 
         return access
 
-    accesses = [(builder, name, checked(getattr(builder, name), *access)) for name, access in ACCESSES.items()]
-    others = [(builder, "create_int_to_ptr", int_to_ptr), (builder, "cast_impl", cast_impl)]
     return [
         (executor, "_init_args_hst", init_args),
         (function, "run", _run(function.run)),
-        *others,
-        *accesses,
+        (builder, "create_int_to_ptr", int_to_ptr),
+        (builder, "cast_impl", cast_impl),
+        *((builder, name, checked(getattr(builder, name), *access)) for name, access in ACCESSES.items()),
         *_libdevice(),
     ]
 

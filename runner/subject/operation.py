@@ -5,7 +5,7 @@ import random
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
@@ -38,7 +38,6 @@ from .tolerance import Judge
 
 OWN_WEIGHTS = "from the same seed"  # in the column ``weights``
 DRAWS = 3  # float64 outputs that are kept to find the tolerance: the value, and sums over the draws
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional, and by name
 
 
 def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Outputs:
@@ -53,7 +52,7 @@ def expected_outputs(workload: Any, inputs: tuple[Tensor, ...], *, quick: bool =
 class Drawn:
     """What a workload has drawn and found out in this process."""
 
-    arguments: Arguments | None = None  # of all calls: those of the first draw
+    arguments: Any = None  # of all calls, positional and by name: those of the first draw
     tensors: tuple[Tensor, ...] = ()  # among them
     made_by: tuple[str, int] = ("cpu", 0)  # device and seed of the arguments
     paths: Collection[str] = ()  # of the reference's differentiable outputs
@@ -64,16 +63,7 @@ class Drawn:
 class OwnOperation(OwnWorkload):
     """A workload in a file, whose inputs can be drawn, and whose functions can be called and checked."""
 
-    @cached_property
-    def drawn(self) -> Drawn:
-        """What it has drawn and found out so far."""
-        return Drawn()
-
-    @property
-    def arguments(self) -> Arguments:
-        """The arguments of all calls, after the first ``draw_inputs``."""
-        assert self.drawn.arguments is not None
-        return self.drawn.arguments
+    drawn: Drawn = field(default_factory=Drawn, compare=False)
 
     @cached_property
     def module(self) -> ModuleType:
@@ -101,7 +91,7 @@ class OwnOperation(OwnWorkload):
             self.drawn.arguments, self.drawn.tensors = arguments, drawn
         return drawn
 
-    def draw(self, device: str, seed: int) -> Arguments:
+    def draw(self, device: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Call ``inputs`` of the file, with seeds set and restored. Return positional and keyword arguments.
 
         Each rank has its own seed, so that none is right without the inputs of the others. If ``inputs`` names
@@ -128,7 +118,7 @@ class OwnOperation(OwnWorkload):
                     part.to(device=device, dtype=self._cast())
                 for parameter in part.parameters():  # TorchScript has no requires_grad_ of modules
                     parameter.requires_grad_(self.pass_ != "fwd")
-        placed: Arguments = mapped(partial(self._placed, device), (args, kwargs))
+        placed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(partial(self._placed, device), (args, kwargs))
         return placed
 
     def _cast(self) -> torch.dtype | None:
@@ -156,7 +146,7 @@ class OwnOperation(OwnWorkload):
 
         A class is made as the task makes its ``Model``, and takes the place of that among the inputs.
         """
-        given = args, kwargs = self.arguments
+        given = args, kwargs = self.drawn.arguments
         columns: dict[str, Scalar] = {}
         if isinstance(cls := getattr(function, "of_module", ...), type):
             module, columns["weights"] = self._like(cls, args[0])
@@ -200,7 +190,7 @@ class OwnOperation(OwnWorkload):
     def expected_outputs(self, inputs: Sequence[Tensor], *, quick: bool = False) -> Outputs:
         """Return the judge of the outputs of an implementation; ``quick``: by half of the runs of the reference."""
         loader.restore_functions()
-        args, kwargs = self.arguments
+        args, kwargs = self.drawn.arguments
         is_public = hasattr(self.module.reference, "of_module")  # public tasks compare what is returned
         if "check" in self.file.parts:
             return FileCheck(self._check, self.reference, cloned((args, kwargs)), in_place=not is_public)
@@ -244,7 +234,8 @@ class OwnOperation(OwnWorkload):
     def _flops(self) -> int:
         if "flops" in self.file.parts:
             return int(self.module.flops(**options_for(self.module.flops, self._fields())))
-        return flops(self.reference, *self.arguments, self.pass_)
+        args, kwargs = self.drawn.arguments
+        return flops(self.reference, args, kwargs, self.pass_)
 
     def _bytes(self) -> int:
         if "bytes" in self.file.parts:

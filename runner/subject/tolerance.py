@@ -456,7 +456,7 @@ class Judge(Outputs):
         output = self._outputs.get(path)
         if output is None:
             return _unequal(expected, leaf)
-        y = _number(leaf, output) if output.is_number else leaf
+        y = _tensor(leaf) if output.is_number else leaf
         if path in self._arrays and isinstance(y, Tensor):  # an array has no device of its own
             y = y.to(output.own.device)
         if output.is_exact and isinstance(y, Tensor) and y.is_floating_point():
@@ -464,7 +464,7 @@ class Judge(Outputs):
         if not output.is_number and isinstance(expected, Tensor) and (reason := misfit(y, expected, expected.dtype)):
             result.compared = False
             return reason
-        if not isinstance(y, Tensor):
+        if not isinstance(y, Tensor) or (output.is_number and not _is_of_kind(real_parts(y), output.own)):
             result.compared = False
             return f"a {type(leaf).__name__} where a {type(expected).__name__} is expected"
         figures = output.limit.judge(y, self._factor)
@@ -590,11 +590,8 @@ def _tensor(leaf: object) -> object:
     return leaf
 
 
-def _number(leaf: object, output: _Output) -> object:
-    y, own = _tensor(leaf), output.own
-    parts = real_parts(y) if isinstance(y, Tensor) else None
-    fits = parts is not None and parts.shape == own.shape and parts.is_floating_point() == own.is_floating_point()
-    return y if fits else None
+def _is_of_kind(number: Tensor, own: Tensor) -> bool:
+    return number.shape == own.shape and number.is_floating_point() == own.is_floating_point()
 
 
 def _mean(own: Tensor) -> Tensor:

@@ -56,9 +56,9 @@ def test_inputs_are_those_of_the_seed_and_the_callers_generators_stay(operation)
     drawn, same = first.draw_inputs("cpu", 1), again.draw_inputs("cpu", 1)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(map(torch.equal, drawn, same))
-    assert first.arguments[0][2:] == again.arguments[0][2:]  # of random and of numpy
+    assert first.drawn.arguments[0][2:] == again.drawn.arguments[0][2:]  # of random and of numpy
     assert not torch.equal(drawn[-2], other.draw_inputs("cpu", 2)[-2])
-    names = [parameter.numel() for parameter in first.arguments[0][0].parameters()]
+    names = [parameter.numel() for parameter in first.drawn.arguments[0][0].parameters()]
     assert len(drawn) == len(names) + 3 + 2  # with BatchNorm's buffers, and the two tensors of the dict
 
 
@@ -113,7 +113,7 @@ def test_gradients_of_a_modules_parameters_are_there_and_its_grad_stays(operatio
     inputs = mine.draw_inputs("cpu", 0)
     output, *gradients = mine.call(mine.module.reference, inputs).run()
     assert not output.requires_grad
-    layer = mine.arguments[0][0]
+    layer = mine.drawn.arguments[0][0]
     assert len(gradients) == 1 + len([*layer.parameters()])
     assert all(parameter.grad is None for parameter in layer.parameters())
 
@@ -330,7 +330,7 @@ def test_a_backward_alone_finds_what_its_forward_has_changed_and_the_arguments_d
     inputs = mine.draw_inputs("cpu", 0)
     before = [tensor.clone() for tensor in inputs]
     expected = mine.expected_outputs(inputs)
-    given = Inputs(mine.arguments)
+    given = Inputs(mine.drawn.arguments)
     given.copy()
     calls = [first_calls(mine.call(mine.module.reference, inputs), given, "cpu", peak=False)[0] for _ in range(2)]
     for call in 2 * calls:  # in turn, as in paired rounds
@@ -338,7 +338,7 @@ def test_a_backward_alone_finds_what_its_forward_has_changed_and_the_arguments_d
         assert (reason, columns["correct"]) == ("", True)
         call.restore()
     assert all(map(torch.equal, inputs, before))
-    assert all(now is was for now, was in zip(nested.tensors(mine.arguments), inputs, strict=True))
+    assert all(now is was for now, was in zip(nested.tensors(mine.drawn.arguments), inputs, strict=True))
 
 
 COMPLEX = """
@@ -388,7 +388,7 @@ def test_inputs_may_be_sparse(operation, made):
     assert mine.work().bytes_min == 0  # unknown
 
     def judged(function):
-        given = Inputs(mine.arguments)
+        given = Inputs(mine.drawn.arguments)
         given.copy()
         call, _ = first_calls(mine.call(function, inputs), given, "cpu", peak=False)
         call, columns, reason = checked(call, expected, lambda: expected, given)
@@ -397,7 +397,7 @@ def test_inputs_may_be_sparse(operation, made):
     assert judged(mine.module.product) == (True, "")
     assert judged(mine.module.last_row)[0] is False
     assert "shape" in judged(mine.module.same)[1]
-    with_sparse_output = Judge(mine.module.same, mine.arguments[0])
+    with_sparse_output = Judge(mine.module.same, mine.drawn.arguments[0])
     assert with_sparse_output.check(inputs[0]).unknown.startswith("the reference returns a sparse tensor")
 
 
@@ -423,7 +423,7 @@ def test_nested_tensors_are_inputs_and_outputs(operation, pass_, dtype):
     expected = mine.expected_outputs(inputs)
 
     def judged(function):
-        given = Inputs(mine.arguments)
+        given = Inputs(mine.drawn.arguments)
         given.copy()
         call, _ = first_calls(mine.call(function, inputs), given, "cpu", peak=False)
         return checked(call, expected, lambda: expected, given)[2]
@@ -515,7 +515,7 @@ def test_a_check_of_the_file_gets_what_a_call_returns_also_of_timed_calls(operat
     expected = mine.expected_outputs(inputs)
     right, wrong = (mine.call(function, inputs) for function in (mine.module.reference, mine.module.thrice))
     assert expected.check(wrong.run()).reason.startswith(reason)
-    call, _, said = checked(right, expected, lambda: expected, Inputs(mine.arguments))
+    call, _, said = checked(right, expected, lambda: expected, Inputs(mine.drawn.arguments))
     assert said == ""
     for judge in (call.judge, call.judge_anew):
         assert judge(nested.returned_tensors(right.run())) == ""

@@ -176,7 +176,7 @@ def test_a_solution_may_be_given_the_outputs(write, solution):
     inputs = own.draw_inputs("cpu", 0)
     result = own.call(as_function(solution), inputs).run()
     assert result.dtype == torch.float16
-    assert torch.equal(result, 2 * own.arguments[0][0] + 0.5)
+    assert torch.equal(result, 2 * own.drawn.arguments[0][0] + 0.5)
 
 
 @pytest.mark.parametrize("result", ["x + 1, 2 * x", '{"twice": 2 * x, "more": x + 1}'])

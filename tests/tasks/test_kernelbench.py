@@ -139,7 +139,7 @@ def test_a_class_gets_the_weights_if_names_and_shapes_agree(write):
 
     same = applied(namespace["New"])
     assert same.columns == {"weights": "those of the reference"}
-    assert torch.equal(same.run.args[0].layer.weight, own.arguments[0][0].layer.weight)
+    assert torch.equal(same.run.args[0].layer.weight, own.drawn.arguments[0][0].layer.weight)
     assert torch.equal(same.run(), own.call(own.module.reference, inputs).run())
 
     class Renamed(namespace["New"]):
@@ -153,13 +153,13 @@ def test_a_class_gets_the_weights_if_names_and_shapes_agree(write):
 
     other = applied(Renamed)
     assert other.columns == {"weights": "from the same seed"}
-    assert torch.equal(other.run.args[0].linear.weight, own.arguments[0][0].layer.weight)
+    assert torch.equal(other.run.args[0].linear.weight, own.drawn.arguments[0][0].layer.weight)
 
 
 def test_a_class_keeps_what_its_calls_make_of_its_weights(write):
     own = workload(write(TASK))
     inputs = own.draw_inputs("cpu", 7)
-    model = own.arguments[0][0]
+    model = own.drawn.arguments[0][0]
     before = model.layer.weight.clone()
 
     class Packs(type(model)):
@@ -187,7 +187,7 @@ def test_a_class_keeps_what_its_calls_make_of_its_weights(write):
         given = Inputs(call.arguments)
         given.copy()
         call, _ = first_calls(call, given, "cpu", peak=False)
-        assert call.inputs == (own.arguments[0][1],)
+        assert call.inputs == (own.drawn.arguments[0][1],)
         _, _, wrong = checked(call, expected, lambda: expected, given)
         assert (not wrong) == is_right, (cls, wrong)
         assert torch.equal(model.layer.weight, before)
@@ -199,7 +199,7 @@ def test_gradients_of_a_class_are_compared_by_name(write, pass_):
     own = workload(write(TASK), **{"pass": pass_})
     inputs = own.draw_inputs("cpu", 7)
 
-    class InAnotherOrder(type(own.arguments[0][0])):
+    class InAnotherOrder(type(own.drawn.arguments[0][0])):
         def __init__(self, *args):
             super().__init__(*args)
             layer = self.layer

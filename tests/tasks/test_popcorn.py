@@ -95,7 +95,7 @@ def test_its_own_check_judges_on_inputs_as_they_were(task):
     own = workload(task, kind="normal")
     inputs = own.draw_inputs("cpu", 3)
     expected = own.expected_outputs(inputs)
-    data = own.arguments[0][0]
+    data = own.drawn.arguments[0][0]
 
     def writes_nothing_right(data):
         data[1].zero_()
@@ -126,7 +126,7 @@ def test_a_result_that_the_check_cannot_take_is_wrong(task):
     inputs = own.draw_inputs("cpu", 0)
     expected = own.expected_outputs(inputs)
     # As in GPU MODE's own harness, nothing is returned, though data[1] is right.
-    reason = expected.check(None, [own.module.ref_kernel(own.arguments[0][0])]).reason
+    reason = expected.check(None, [own.module.ref_kernel(own.drawn.arguments[0][0])]).reason
     assert reason.startswith("check() raises for this result, and not for the reference's: TypeError: allclose(): ")
 
 
