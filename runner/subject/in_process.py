@@ -165,8 +165,8 @@ class _Session:
                 with suppress(torch.OutOfMemoryError):  # without memory for copies, changes are not noticed
                     inputs.copy()
                     # Numbers of one byte are data, such as weights and masks; wider ones may be places in memory.
-                    bytes_ = [x for x in inputs.integers if x.itemsize == 1]
-                    inputs.others = [(x, x.reshape(-1).flip(0).view(x.shape)) for x in bytes_]
+                    data = [x for x in inputs.integers if x.itemsize == 1]
+                    inputs.others = {x.data_ptr(): x.reshape(-1).flip(0).view(x.shape) for x in data}
                 undo.callback(inputs.restore)
                 call = Call(partial(function, *self._args) if self._args else function, work=self._work)
                 try:
@@ -206,7 +206,7 @@ class _Session:
             if self._expected:
                 call, checks, wrong = checked(call, self._expected, self._expected_now, inputs)
                 columns |= checks
-                inputs.others = []  # their memory
+                inputs.others = {}  # their memory
         if wrong:
             return call, Measured(columns, wrong=wrong)
         if interpreters:

@@ -47,7 +47,7 @@ def first_calls(
     """
     first: dict[str, float] = {}
     compiled = compilations()
-    if judged and (inputs.numbers or inputs.others) and call.reads_inputs and not call.keeps_forward:
+    if judged and inputs.numbers and call.reads_inputs and not call.keeps_forward:
         with forgiven(), other_values(call, inputs), eagerly():  # sizes inside may depend on values
             first = _first_call(call, device, peak=peak)
     try:
@@ -110,7 +110,7 @@ def checked(
         )
         if not reason:
             call = right
-        elif ranks.current.any(expected.check_tensors(returned_tensors(outputs)).reason):
+        elif inputs.numbers and ranks.current.any(expected.check_tensors(returned_tensors(outputs)).reason):
             reason += KEEPS if keeps_first_values(right, inputs, returned_tensors(outputs)) else ""
     return call, columns, reason
 

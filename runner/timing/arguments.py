@@ -23,7 +23,7 @@ class Inputs:
         self.tensors = [*nested.named_tensors(args).values()]
         self.changed: list[tuple[Tensor, Tensor]] = []
         self.replaces = False  # whether calls put other values into dicts, lists or modules
-        self.others: list[tuple[Tensor, Tensor]] = []  # integers, each with values for a first call
+        self.others: dict[int, Tensor] = {}  # values of integers for a first call, by their addresses
         self._args = args
         self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
         self._attributes: list[tuple[Any, str, Any]] = []  # of modules and of leaves of autograd
@@ -43,11 +43,11 @@ class Inputs:
     @property
     def numbers(self) -> list[Tensor]:
         """Tensors that have other numbers in a first call. Those of modules, and expanded ones, keep theirs."""
-        return [x for x in self._replaceable if has_numbers(x)]
+        return [x for x in self._replaceable if has_numbers(x) or x.data_ptr() in self.others]
 
     @property
     def integers(self) -> list[Tensor]:
-        """Integers and booleans that may have other values in a first call, if their maker draws them again."""
+        """Integers and booleans that may have other values in a first call, if there are ``others``."""
         return [x for x in self._replaceable if not (x.is_floating_point() or x.is_complex())]
 
     @property

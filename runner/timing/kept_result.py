@@ -2,7 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -53,15 +54,10 @@ def forgiven() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
-    """Change ``inputs`` for a first call, so that what it keeps of them is wrong; then undo all changes.
-
-    Numbers are halved and reversed. Integers, which may be indices, get values that their maker has drawn.
-    """
+    """Change ``inputs`` for a first call, so that what it keeps of them is wrong; then undo all changes."""
     try:
         for x in inputs.numbers:
-            _halve_and_reverse(_numbers(x))
-        for x, other in inputs.others:
-            x.data.copy_(other)
+            _to_first(inputs, _numbers(x))
         call.restore()  # if it reads copies of its inputs, those change too
         yield
     finally:
@@ -72,27 +68,23 @@ def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
 def keeps_first_values(call: Call, inputs: Inputs, outputs: list[Tensor]) -> bool:
     """Return whether wrong ``outputs`` come from values that ``call`` kept, those of ``other_values``.
 
-    Then they are right for those, and wrong for any others. What overflows, or is wrong by little, is right for others.
+    They are right for those, and the same then, or wrong for others too. What overflows, or is wrong by little, is not.
     """
-    if numbers := [*map(_numbers, inputs.numbers)]:
-        right = _is_right(call, numbers, _halve_and_reverse, others=inputs.others)
-        return right and not _is_right(call, numbers, _quarter_and_roll)
-    same = [output.clone() for output in outputs]
-    return bool(inputs.others) and _is_right(call, [], _halve_and_reverse, same, inputs.others)
-
-
-def _is_right(
-    call: Call,
-    inputs: list[Tensor],
-    change: Callable[[Tensor], None],
-    same: Sequence[Tensor] = (),
-    others: Sequence[tuple[Tensor, Tensor]] = (),
-) -> bool:
-    """Return whether the outputs for changed ``inputs`` are right, and have the bits of ``same`` if there are any."""
     assert call.judge_anew
-    with forgiven(), _changed(call, inputs, change, others) as outputs:
-        right = not ranks.current.any(call.judge_anew(outputs))
-        return right and (not same or (len(same) == len(outputs) and all(map(same_bits, same, outputs))))
+    numbers, kept = [*map(_numbers, inputs.numbers)], [output.clone() for output in outputs]
+    floats = [x for x in numbers if has_numbers(x)]
+    right = same = False
+    with forgiven(), _changed(call, numbers, partial(_to_first, inputs)) as after:
+        right = not ranks.current.any(call.judge_anew(after))
+        same = ranks.current.any(all(map(same_bits, kept, after)))
+    return right and (same or (bool(floats) and not _is_right(call, floats, _quarter_and_roll)))
+
+
+def _is_right(call: Call, inputs: list[Tensor], change: Callable[[Tensor], None]) -> bool:
+    """Return whether the outputs of ``call`` are right for changed ``inputs``."""
+    assert call.judge_anew
+    with forgiven(), _changed(call, inputs, change) as outputs:
+        return not ranks.current.any(call.judge_anew(outputs))
     return False
 
 
@@ -111,23 +103,12 @@ def _kept_of_one(call: Call, inputs: list[Tensor], before: list[Tensor]) -> str:
 
 
 @contextlib.contextmanager
-def _changed(
-    call: Call,
-    inputs: list[Tensor],
-    change: Callable[[Tensor], None],
-    others: Sequence[tuple[Tensor, Tensor]] = (),
-) -> Iterator[list[Tensor]]:
-    """Yield what ``call`` returns for changed ``inputs``, which hold what the call was given; then restore them.
-
-    ``others``: tensors that are changed too, each with its new values.
-    """
-    changed, inputs = inputs, inputs + [x.data for x, _ in others]
+def _changed(call: Call, inputs: list[Tensor], change: Callable[[Tensor], None]) -> Iterator[list[Tensor]]:
+    """Yield what ``call`` returns for changed ``inputs``, which hold what the call was given; then restore them."""
     originals = [tensor.clone() for tensor in inputs]
     try:
-        for tensor in changed:
+        for tensor in inputs:
             change(tensor)
-        for x, other in others:
-            x.data.copy_(other)
         given = [tensor.clone() for tensor in inputs]
         if call.reset:  # of inputs that the call has copied, or of the inputs themselves
             call.restore()
@@ -188,6 +169,12 @@ def _halve_and_reverse(tensor: Tensor) -> None:
     """Halve the values and reverse their order, which keeps their signs."""
     with contextlib.suppress(NotImplementedError, RuntimeError):
         tensor.copy_(_half(tensor).reshape(-1).flip(0).reshape(tensor.shape))
+
+
+def _to_first(inputs: Inputs, tensor: Tensor) -> None:
+    """Give a tensor its values for a first call: of integers, which may be indices, those of ``others``."""
+    other = inputs.others.get(tensor.data_ptr())
+    _halve_and_reverse(tensor) if other is None else tensor.copy_(other)
 
 
 def _quarter_and_roll(tensor: Tensor) -> None:

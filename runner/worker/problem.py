@@ -36,7 +36,7 @@ class ProblemState:
         self._inputs: tuple[Tensor, ...] | None = None
         self._expected: Outputs | None = None
         self._calls: dict[str, TimedCall] = {}
-        self._others: dict[int, Tensor] | None = None  # integers of another draw, by the ids of those that are used
+        self._others: dict[int, Tensor] | None = None  # values of integers for another seed, by their addresses
 
     @cached_property
     def workload(self) -> Workload:
@@ -104,20 +104,17 @@ class ProblemState:
             self._inputs, self._calls, self._expected = None, {}, None
             self.__dict__.pop("workload")  # it may keep them
 
-    def other_integers(self, inputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return integer ``inputs``, each with its values in a draw from another seed; [] if these do not fit."""
-        if not inputs or self.low_memory or ranks.current.count > 1:  # whose draws may fit on some ranks alone
-            return []
-        if self._others is None:
+    def other_integers(self, inputs: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Return the values of integer ``inputs`` for another seed, by their addresses; {} if they do not fit."""
+        if self._others is None and inputs and not self.low_memory and ranks.current.count == 1:
             self._others = {}
             with suppress(Exception), algorithms(deterministic=False):
                 drawn = self.workload.draw_inputs(self.device, self._case.settings.seed + 1)
-                integers = set(map(id, inputs))
                 both = zip(self.inputs(), drawn, strict=True)
-                self._others = {id(x): other for x, other in both if id(x) in integers}
-        pairs = [(x, self._others.get(id(x))) for x in inputs]
-        fits = all(other is not None and (other.shape, other.dtype) == (x.shape, x.dtype) for x, other in pairs)
-        return [(x, other) for x, other in pairs if other is not None] if fits else []
+                self._others = {x.data_ptr(): other for x, other in both if any(x is one for one in inputs)}
+        others = self._others or {}
+        fits = all(x.data_ptr() in others and others[x.data_ptr()].shape == x.shape for x in inputs)
+        return others if fits else {}
 
     def keep_call(self, case: CaseRecord, call: Call, metrics: Mapping[str, Scalar]) -> None:
         """Keep ``call``, which has been timed with these ``metrics``, for the paired rounds."""
