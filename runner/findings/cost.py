@@ -121,7 +121,7 @@ def _defined(case: CaseRecord) -> Definition | None:
     flops, moved = (sizes.stated(made.file, part, fields) or 0.0 for part in ("flops", "bytes"))
     if not numbers:
         return None
-    passes, item = PASSES[made.pass_], ITEMSIZE.get(str(made.fields.dtype or made.file.dtype), 4)
+    passes, item = PASSES[made.fields.pass_], ITEMSIZE.get(str(made.fields.dtype or made.file.dtype), 4)
     return Definition(
         flops, moved or (INSIDE - 1) * passes * item * numbers, INSIDE * passes * numbers, numbers, own=True
     )

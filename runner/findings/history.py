@@ -77,10 +77,7 @@ _Runs = dict[_Key, list[tuple[Path, list[Row]]]]  # the runs of each series, wit
 def _fulfilling(series: _Runs, conditions: Sequence[str]) -> _Runs:
     """Return the runs whose cases fulfil ``conditions``. Raises BadInput if there are none."""
     kinds = {(rows[0].case.key, rows[0].device): rows[0] for runs in series.values() for _, rows in runs}
-    try:
-        places = {*select.where([_record(row) for row in kinds.values()], conditions)}
-    except BadInput as error:
-        raise BadInput(str(error).replace("--where ", "")) from None
+    places = {*select.where([_record(row) for row in kinds.values()], conditions, option="")}
     kept = {kind for place, kind in enumerate(kinds) if place in places}
     chosen = {
         key: [(folder, rows) for folder, rows in runs if (rows[0].case.key, rows[0].device) in kept]

@@ -21,28 +21,29 @@ MOST_NAMED = 12  # values in a message
 EMPTY = ("", "null", "none")
 
 
-def where(records: Records, conditions: Sequence[str], only: Sequence[str] = ()) -> list[int]:
+def where(records: Records, conditions: Sequence[str], only: Sequence[str] = (), option: str = "--where ") -> list[int]:
     """Return the places of the ``records`` that fulfil ``conditions``, each ``name=value,name=value1,value2``.
 
-    Several values of a name are alternatives. Names are those of rows, or ``only`` those if they are given.
+    Several values of a name are alternatives. Names are those of rows, or ``only`` those if they are given. A message
+    names the ``option``, which stands before each condition.
 
     Raises:
         BadInput: a name is unknown, a condition has no ``=``, or no record fulfils all of them.
 
     """
-    wanted = _parsed(conditions)
+    wanted = _parsed(conditions, option)
     if not records:  # a run without rows has no known columns
         return []
     if unknown := [name for name in wanted if only and name not in only]:
-        raise BadInput(f"--where {unknown[0]}: no such column; {choices(unknown[0], only)}")
-    names = {name: name if only else _column(records, name, f"--where {name}") for name in wanted}
+        raise BadInput(f"{option}{unknown[0]}: no such column; {choices(unknown[0], only)}")
+    names = {name: name if only else _column(records, name, f"{option}{name}") for name in wanted}
     places = [
         place
         for place, record in enumerate(records)
         if all(any(_is(record.get(names[name]), value) for value in values) for name, values in wanted.items())
     ]
     if not places:
-        raise BadInput(_nothing(records, wanted, names))
+        raise BadInput(option + _nothing(records, wanted, names))
     return places
 
 
@@ -65,7 +66,7 @@ def chosen_lines(runs: Sequence[Run], conditions: Sequence[str], sort: str | Non
     return chosen
 
 
-def _parsed(conditions: Iterable[str]) -> dict[str, list[str]]:
+def _parsed(conditions: Iterable[str], option: str) -> dict[str, list[str]]:
     """Return the values of each name. A word without ``=`` is another value of the name before it."""
     wanted: dict[str, list[str]] = {}
     name = ""
@@ -74,7 +75,7 @@ def _parsed(conditions: Iterable[str]) -> dict[str, list[str]]:
         if equals and before.replace(".", "").replace("_", "").isalnum():
             name, word = before, value
         elif not name:
-            raise BadInput(f"--where {word}: no condition; write --where workload=gelu,dtype=bfloat16")
+            raise BadInput(f"{option}{word}: no condition; write {option}workload=gelu,dtype=bfloat16")
         wanted.setdefault(name, []).append(word)
     return wanted
 
@@ -85,9 +86,9 @@ def _nothing(records: Records, wanted: Mapping[str, Sequence[str]], names: Mappi
         there = list(dict.fromkeys(_text(record.get(names[name])) for record in records))
         if not any(_is(record.get(names[name]), value) for record in records for value in values):
             near = there if len(there) <= MOST_NAMED else get_close_matches(values[0], there, 3) or there[:3]
-            return f"--where {name}={','.join(values)}: no row has it; {choices(values[0], near)}"
+            return f"{name}={','.join(values)}: no row has it; {choices(values[0], near)}"
     conditions = ",".join(f"{name}={','.join(values)}" for name, values in wanted.items())
-    return f"--where {conditions}: no row fulfils all of it; leave out one of the conditions"
+    return f"{conditions}: no row fulfils all of it; leave out one of the conditions"
 
 
 def _text(value: object) -> str:

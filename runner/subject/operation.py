@@ -117,7 +117,7 @@ class OwnOperation(OwnWorkload):
                 if self._cast() or any(tensor.device.type != device for tensor in tensors(part)):  # fake ones cannot
                     part.to(device=device, dtype=self._cast())
                 for parameter in part.parameters():  # TorchScript has no requires_grad_ of modules
-                    parameter.requires_grad_(self.pass_ != "fwd")
+                    parameter.requires_grad_(self.fields.pass_ != "fwd")
         placed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(partial(self._placed, device), (args, kwargs))
         return placed
 
@@ -129,7 +129,7 @@ class OwnOperation(OwnWorkload):
         """Return an input on the device, in the type and the layout of the case."""
         cast = self._cast() if tensor.is_floating_point() else None
         placed = laid_out(tensor.detach().to(device=device, dtype=cast), self.fields.layout)
-        return placed.requires_grad_(tensor.requires_grad) if self.pass_ != "fwd" else placed
+        return placed.requires_grad_(tensor.requires_grad) if self.fields.pass_ != "fwd" else placed
 
     # --- calls ---
 
@@ -160,9 +160,9 @@ class OwnOperation(OwnWorkload):
                 raise Unsupported(f"it takes no {name}, and workload.{name}={as_typed(value)} is not the default")
         _check_call(function, args, {**kwargs, **options})
         bound = partial(function, **options)
-        if self.pass_ == "fwd":
+        if self.fields.pass_ == "fwd":
             return Call(run=partial(bound, *args, **kwargs), arguments=given, columns=columns)
-        is_bwd = self.pass_ == "bwd"
+        is_bwd = self.fields.pass_ == "bwd"
         let_backward_reuse_buffers(not is_bwd)
         run = (GradientsAlone if is_bwd else Gradients)(bound, args, kwargs, self.fields.layout, self.drawn.paths)
         return Call(run=run, arguments=given, reads_inputs=not is_bwd, columns=columns)
@@ -176,7 +176,7 @@ class OwnOperation(OwnWorkload):
         device, seed = self.drawn.made_by
         with _seeds(device, seed):
             module = self.module._built(cls, seed)
-        module.to(device=device, dtype=self._cast()).requires_grad_(self.pass_ != "fwd").train(model.training)
+        module.to(device=device, dtype=self._cast()).requires_grad_(self.fields.pass_ != "fwd").train(model.training)
         return module, copy_weights(model, module)
 
     # --- what is right ---
@@ -195,12 +195,12 @@ class OwnOperation(OwnWorkload):
         if "check" in self.file.parts:
             return FileCheck(self._check, self.reference, cloned((args, kwargs)), in_place=not is_public)
         reference = self.reference
-        if self.pass_ != "fwd":
-            reference = WithGradients(reference, outputs=self.pass_ == "fwd_bwd")
+        if self.fields.pass_ != "fwd":
+            reference = WithGradients(reference, outputs=self.fields.pass_ == "fwd_bwd")
         words: dict[str, Any] = {"atol": self.file.atol, "rtol": self.file.rtol}
         if "tolerance" in self.file.parts:
             words = self.module.tolerance(**options_for(self.module.tolerance, self._fields()))
-        state = self.pass_ != "bwd" and not is_public  # a backward alone starts from a forward that made its changes
+        state = self.fields.pass_ != "bwd" and not is_public  # a backward alone begins after the changes of a forward
         judge = Judge(reference, args, kwargs, tf32=self.tf32, quick=quick, state=state, **words)
         self.drawn.paths = getattr(reference, "paths", ())
         self.drawn.outside_bytes = judge.output_bytes + getattr(reference, "upstream_bytes", 0)
@@ -235,7 +235,7 @@ class OwnOperation(OwnWorkload):
         if "flops" in self.file.parts:
             return int(self.module.flops(**options_for(self.module.flops, self._fields())))
         args, kwargs = self.drawn.arguments
-        return flops(self.reference, args, kwargs, self.pass_)
+        return flops(self.reference, args, kwargs, self.fields.pass_)
 
     def _bytes(self) -> int:
         if "bytes" in self.file.parts:

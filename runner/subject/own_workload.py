@@ -37,11 +37,6 @@ class OwnWorkload:
         return own_file.read(self.fields.path, strict=False)
 
     @property
-    def pass_(self) -> Pass:
-        """What is computed: forward, gradients of every input alone, or both."""
-        return self.fields.pass_
-
-    @property
     def tf32(self) -> bool:
         """Whether float32 products may run on tensor cores."""
         return self.fields.tf32
