@@ -23,6 +23,7 @@ from pathlib import Path
 from ..records.bad_input import BadInput, choices
 from ..records.options import option_summaries
 from ._parser import Parser, read_runs
+from .show import FORMATS
 
 PREFIX = "to_"  # begins the names of modules of runner.report that are formats
 TAKES = ("runs", "output_dir", "output")
@@ -42,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
         mistake = f"report {form}: no such format;" if form else "report: give a format,"
         if form == "last" or (form and Path(form).is_dir()):
             mistake = f"report {form}: write a format before the run, as in report html {form};"
-        raise BadInput(f"{mistake} {choices(form, formats)}")
+        shown = f"; python -m runner show --format {form} writes the table so" * (form in FORMATS)
+        raise BadInput(f"{mistake} {choices(form, formats)}{shown}")
     module = import_module(f"..report.{PREFIX}{form}", __package__)
     parser = Parser(f"report {form}", module.__doc__, TAKES)
     if add := getattr(module, "arguments", None):

@@ -248,6 +248,8 @@ def test_mistakes_are_one_line(form, tmp_path, made, monkeypatch):
 
 
 def test_an_unknown_format_is_named_with_those_that_there_are():
+    with pytest.raises(BadInput, match=r"svg, wandb; python -m runner show --format latex writes the table so$"):
+        main(["latex"])
     with pytest.raises(BadInput, match="report htm: no such format; did you mean html"):
         main(["htm", "last"])
     with pytest.raises(BadInput, match="write a format before the run, as in report html last"):

@@ -159,6 +159,7 @@ def test_columns_are_those_of_a_run_and_checked_like_them(folder, show):
     near = "did you mean gpu_us or gap_us or ncu_gpu_us? docs/columns.md lists them all"
     assert show(folder, "columns=gpu_uss", code=2) == f"runner: columns: no such column 'gpu_uss'; {near}\n"
     assert "did you mean samples? " in show(folder, "columns=samplez", code=2)  # of the rows and declared: named once
+    assert show(folder, "columns=n", code=2).endswith("no such column 'n'; docs/columns.md lists them all\n")
     near = "did you mean columns=? One of: --columns, "
     assert show(folder, "colums=a", code=2).startswith(f"runner: colums: not an argument of show; {near}")
     assert heads(show(folder, "--columns", "samples,time_us")) == heads(show(folder, "columns=samples,time_us"))
