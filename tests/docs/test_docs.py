@@ -240,7 +240,8 @@ PYTHON = [line for page in PAGES for line in code(page.read_text(encoding="utf-8
 def failed(project) -> Path:
     """The folder of a run whose one case raises."""
     (project.root / "raises.py").write_text("def gelu(x): raise ValueError('my own')\n")
-    return project.run("impl=file", "impl.path=raises.py:gelu", *QUICK, code=1)
+    small = ["workload.rows=8", "workload.cols=8"]
+    return project.run("impl=file", "impl.path=raises.py:gelu", *small, *QUICK, code=1)
 
 
 @pytest.mark.parametrize("command", PYTHON)

@@ -228,7 +228,7 @@ def build_softmax(dtype, cols, capability, tmp_path):
 
 
 @pytest.mark.parametrize(("capability", "dtype"), on("bf16", "fp32", "fp64"))
-@pytest.mark.parametrize(("rows", "cols"), [(10**4, 33_000), (10**4, 131_071), (3, 131_072)])
+@pytest.mark.parametrize(("rows", "cols"), [long(10**4, 33_000), (10**4, 131_071), (3, 131_072)])
 def test_compiled_softmax_of_a_long_row_moves_128_bits_at_once_and_spills_nothing(
     tmp_path, capability, dtype, rows, cols
 ):
