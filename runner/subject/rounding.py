@@ -425,12 +425,12 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         return args
 
     def _shaken(self, matrix: Tensor) -> Tensor:
-        """Return matrices with the backward error of a factorization: of their norms, not of each element."""
+        """Return matrices with the backward error of a factorization, as large as rows and columns, not elements."""
         if (noise := self.noise) is None or not _is_float(matrix):
             return matrix
         rows, columns = matrix.shape[-2:]
-        rms = matrix.abs().square().mean((-2, -1), keepdim=True).sqrt()
-        std = (rms * (self._accumulated * (rows * columns) ** 0.25)).expand(matrix.shape)
+        row, column, whole = (matrix.abs().square().mean(dims, keepdim=True).sqrt() for dims in (-1, -2, (-2, -1)))
+        std = (row * column / whole).nan_to_num(0.0) * (self._accumulated * (rows * columns) ** 0.25)
         return _of_memory(matrix, lambda memory: noise.add(memory.clone(), std))
 
     def _rounded(self, tensor: Tensor) -> Tensor:

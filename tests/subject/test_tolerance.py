@@ -967,6 +967,21 @@ def by_qr(a, b):
     return torch.linalg.solve_triangular(r, q.T @ b, upper=True)
 
 
+def eigenvalues(c, *, mirrored=False):
+    companion = torch.zeros(c.shape[0], 5, 5)
+    companion[:, 1:, :-1] = torch.eye(4)
+    companion[:, 0] = -c
+    return torch.linalg.eigvals(companion.mT.flip(1, 2) if mirrored else companion).abs().sort(-1).values
+
+
+def polynomials():
+    c = torch.ones(9, 1)
+    for k in range(5):
+        root = 2 * k + torch.randn(9, 1)
+        c = F.pad(c, (0, 1)) - F.pad(c, (1, 0)) * root
+    return (c[:, 1:],)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     ("function", "others", "make"),
@@ -977,6 +992,7 @@ def by_qr(a, b):
             lambda: (torch.randn(200, 200), torch.randn(200, 3)),
         ),
         (torch.linalg.inv, [lambda a: torch.linalg.inv(a.T).T], lambda: (torch.randn(150, 150),)),
+        (eigenvalues, [lambda c: eigenvalues(c, mirrored=True)], polynomials),  # their coefficients are large and small
     ],
 )
 def test_another_order_of_an_elimination_is_right(function, others, make, seed):
@@ -985,7 +1001,7 @@ def test_another_order_of_an_elimination_is_right(function, others, make, seed):
     judge = Judge(function, given)
     assert all(judge.check(other(*given)).correct for other in (function, *others))
     narrow = [x.bfloat16().float() for x in given]
-    assert not judge.check(function(*narrow)).correct
+    assert judge.check(function(*narrow)).err_over_tol > 100
     nearly = [given[0] + 3e-4 * given[0].flip(0), *given[1:]]
     assert not judge.check(function(*nearly)).correct
 
