@@ -73,7 +73,6 @@ def check_columns(names: Sequence[str], also: Collection[str] = ()) -> tuple[str
 
 def meant(name: str, columns: Sequence[str]) -> str:
     """Return ``did you mean gpu_us or wall_us? ``: the nearest of ``columns``, else those that have ``name``; or ""."""
-    near = (
-        get_close_matches(name, columns, 3) or [column for column in columns if name in column][: 3 * (len(name) > 2)]
-    )
+    having = [column for column in columns if name in column and len(name) > 2]
+    near = get_close_matches(name, columns, 3) or having[:3]
     return f"did you mean {' or '.join(near)}? " if near else ""

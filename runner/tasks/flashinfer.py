@@ -20,6 +20,8 @@ def inputs({fields}, *, device):
     global _outputs
     import torch
     {computed}
+    if not 0 <= {line} < max(1, len(_LINES)):
+        raise IndexError(f"workload.line={{{line}}}: its lines are 0 to {{len(_LINES) - 1}}")
     sources = (_LINES or [dict()])[{line}].get("inputs", dict())
     _outputs = lambda: [torch.empty(shape, dtype=getattr(torch, dtype), device=device)
                         for _, shape, dtype in [{outputs}]]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..records.bad_input import BadInput
+from ..records.figures import listed
 from ..records.grouping import reachable
 from ..records.schema import RANKED
 from . import formats
@@ -109,7 +110,7 @@ def _read(path: str, *version: int) -> OwnFile:
     if "inputs" not in functions:
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         lacking = "inputs() or get_inputs()" if "Model" in classes else "inputs()"
-        beside = f" beside class {', '.join(classes)}" * bool(classes)
+        beside = f" beside class {listed(classes, 3)}" if classes else ""
         raise BadInput(
             f"{path}: it defines no {lacking}{beside}; write one that returns the arguments, as in {EXAMPLE}"
         )

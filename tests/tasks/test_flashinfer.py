@@ -114,6 +114,11 @@ def test_a_tensor_that_a_line_leaves_out_is_not_drawn_in_silence(write):
         workload(path).draw("cpu", 0)
 
 
+def test_a_line_that_is_not_there_says_which_are(write):
+    with pytest.raises(IndexError, match=r"workload.line=3: its lines are 0 to 2"):
+        workload(write(), line=3).draw("cpu", 0)
+
+
 def judge(path, line):
     own = workload(path, **own_file.read(path).shapes["lines"][line])
     inputs = own.draw_inputs("cpu", 0)
