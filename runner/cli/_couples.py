@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .. import config, implementations
 from ..device.processes import ROOT
+from ..device.used_paths import FILES
 from ..findings.gate import GateDecision, Word
 from ..findings.names import Names
 from ..findings.past import newest_rows
@@ -26,6 +27,7 @@ from .run import device_names
 Couple = tuple[CaseRecord, CaseRecord]  # before the change, and after it
 UNCHANGED = "all files that they use are the same in both; --all measures them too"
 UNKNOWN = "no earlier run under {} has recorded the files that they use"
+SINCE = " (since the run that recorded the files that they use)"
 WITHOUT_REVISIONS = "PyTorch's own operators have no revisions here"
 
 
@@ -60,7 +62,9 @@ def find_couples(
         impl, row = matched[case.key].impl, rows.get(case.shared_key)
         before = revised[impl.text]
         changed = impl != case.impl or bool(row and before and _has_changed(row, before))
-        reason = difference(fingerprints.now(row), row.fingerprint) if row else UNKNOWN.format(plan.output_dir)
+        now = fingerprints.now(row) if row else {}
+        reason = difference(now, row.fingerprint) if row else UNKNOWN.format(plan.output_dir)
+        reason += SINCE * bool(row and reason and now[FILES] == row.fingerprint[FILES])
         if changed or (before and (everything or reason)):
             couples.append((replace(case, impl=before or impl), case))
             without_change.update([reason] if case.replica == 0 and not (everything or changed) else [])

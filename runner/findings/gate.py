@@ -103,6 +103,9 @@ def _without_time(pair: Pair) -> tuple[Word, str] | None:
     if before is None or after is None:
         missing = [name for name, row in (("before", before), ("after", after)) if row is None]
         return "unclear", f"not measured {' and '.join(missing)} the change: run it again"
+    if before.status != "ok" != after.status and (files := before.metrics.get("worktree_files")):
+        reason = f"both sides used {files} of the working tree, which differs in the revision"
+        return ("wrong", f"{_why(after)}; {reason}") if is_wrong(after) else ("failing", f"{_status(after)}; {reason}")
     absent = [row for row in (before, after) if row.status in ABSENT]
     if len(absent) == 2:
         return "not judged", f"in neither: {after.reason}"
@@ -110,7 +113,7 @@ def _without_time(pair: Pair) -> tuple[Word, str] | None:
         return "removed" if absent[0] is after else "new", absent[0].reason
     if is_wrong(after) or after.status != "ok":
         return _bad(before, after)
-    if files := before.metrics.get("worktree_files"):
+    if (files := before.metrics.get("worktree_files")) and before.status == "ok":
         return "unclear", f"before the change it read {files} of the working tree too; {BESIDE}"
     if is_wrong(before) or before.status != "ok":
         return "not judged", f"ok now; before the change it was {_status(before)}"

@@ -116,7 +116,8 @@ class File(Implementation):
         module = loader.load_file(self._source, self._snapshot, functions=(self._name,), apart=apart)
         if not hasattr(module, self._name):
             defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"
-            raise AttributeError(f"{where} defines no function {self._name}; it defines: {defined}")
+            kind = Unsupported if self._snapshot else AttributeError  # as a revision that lacks the file
+            raise kind(f"{where} defines no function {self._name}; it defines: {defined}")
         if values:
             arguments.pin(module, values)
         function = getattr(module, self._name)

@@ -154,7 +154,7 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
     "repository": Column("", "git repository of the implementation's file: URL of its remote, else its folder"),
     "commit": Column("", "commit that was checked out there; empty without git"),
     "dirty": Column("", "that file, or one of the same repository that the case used, differed from the commit"),
-    "worktree_files": Column("", "files of the working tree that a git revision read, and that differ in it"),
+    "worktree_files": Column("", "working tree's files that a git revision read or failed in, and that differ in it"),
     "attempt": Column("", "how often the case was given to a worker: twice if another case may have caused a failure"),
     "inputs_s": Column("s", "drawing the inputs, or finding those of the previous case"),
     "check_s": Column("s", "computing the float64 reference, once per problem, and comparing with it"),

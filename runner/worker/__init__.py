@@ -16,12 +16,14 @@ import torch
 from .. import implementations
 from ..device import processes
 from ..device.files import text_in
+from ..device.used_paths import FILES, MODULE
 from ..implementations import loader, revisions
 from ..records.case import CaseRecord, Scalar
 from ..records.paired_rounds import PairedRounds
 from ..records.redaction import clip
 from ..records.row import ERROR, Phase, Row
 from ..subject.faults import Fault, classify
+from ..tasks import own_file
 from ..timing import clock as time
 from ..timing import ranks
 from ..timing.cpu import all_threads
@@ -138,7 +140,14 @@ class Worker:
         job.metrics.update(loader.columns())
         job.metrics["wall_s"] = time.perf_counter() - started
         used = self._used.finish()
-        if shared := _of_worktree(case, self._used.implementation()):
+        shared = _of_worktree(case, self._used.implementation())
+        if job.phase == "inputs" or (
+            job.phase == "check" and "build_s" not in job.metrics
+        ):  # before the revision's code
+            shared = [*_changed_workload(case), *_of_worktree(case, [path for path in used if path != FILES], ())]
+        elif job.wrong or (fault and fault.status != "unsupported"):  # perhaps by a reference that the revision has not
+            shared = _changed_workload(case) or shared
+        if shared:
             job.metrics["worktree_files"] = ", ".join(shared)
             job.fallback = f"it read {shared[0]} of the working tree, which differs in {case.impl.revision}"
         return replace(job.row(fault, detail), fingerprint=used), fault
@@ -202,18 +211,37 @@ def _judged_anew(row: Row, problem: ProblemState) -> Row:
     return row.found_wrong(anew["wrong"]) if anew["wrong"] else row
 
 
-def _of_worktree(case: CaseRecord, used: Iterable[str]) -> list[str]:
+def _of_worktree(case: CaseRecord, used: Iterable[str], exempt: tuple[str, ...] = (*LINKED,)) -> list[str]:
     """Return the paths of the working tree that a case of a git revision has ``used`` and that differ in the revision.
 
-    Inputs and reference come from the working tree, so the file of the workload is left out.
+    Inputs and reference come from the working tree, so the file of the workload is left out, and folders ``exempt``.
     """
-    place = implementations.build(case.impl).revised() if case.impl.commit else None
-    if place is None:
+    if (snapshot := _snapshot(case)) is None:
         return []
-    snapshot = revisions.snapshot(str(case.impl.fields["rev"]), place)
-    own = os.path.abspath(str(case.workload.fields.get("path") or ""))
-    others = (path for path in sorted(used) if path != own and not path.startswith((*LINKED,)))
-    return [os.path.relpath(path, snapshot.worktree) for path in others if snapshot.differs(path)]
+    others = (path for path in sorted(used) if path != _own_file(case) and not path.startswith(exempt))
+    changed = (path.removesuffix(MODULE) for path in others if snapshot.differs(path))
+    return [os.path.relpath(path, snapshot.worktree) for path in changed]
+
+
+def _changed_workload(case: CaseRecord) -> list[str]:
+    """Return the user's file of the workload if inputs, reference or limits differ in the revision of ``case``."""
+    snapshot, own = _snapshot(case), _own_file(case)
+    if not (snapshot and own and snapshot.differs(own)):
+        return []
+    differs = own_file.differs(Path(own), snapshot.place(Path(own)), own_file.PARTS)
+    return [os.path.relpath(own, snapshot.worktree)] if differs else []
+
+
+def _snapshot(case: CaseRecord) -> revisions.Snapshot | None:
+    """Return the files of the revision of ``case``; None if it is that of the working tree."""
+    place = implementations.build(case.impl).revised() if case.impl.commit else None
+    return None if place is None else revisions.snapshot(str(case.impl.fields["rev"]), place)
+
+
+def _own_file(case: CaseRecord) -> str:
+    """Return the path of the user's file of the workload; "" for a workload of this project."""
+    path = case.workload.fields.get("path")
+    return os.path.abspath(str(path)) if path else ""
 
 
 def tidy() -> None:

@@ -243,6 +243,28 @@ def test_the_gate_says_that_both_sides_use_the_inputs_of_the_working_tree(run, g
     assert "1 skipped" in found.stdout
 
 
+def test_a_change_that_breaks_what_both_sides_share_fails(gate, own, repository):
+    (repository / "helper.py").write_text("")
+    own(("import torch", "import torch, helper"))
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "four")
+    words = ["workload=rms_norm.py", "impl=reference,fused", "device=cpu", *QUICK]
+    (repository / "helper.py").write_text("def (")
+    found = gate("--against", "HEAD", "--repeat", "0", overrides=words)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "  failing: rms_norm.py fused: error: SyntaxError" in found.stdout
+    assert "both sides used helper.py of the working tree, which differs in the revision" in found.stdout
+    (repository / "helper.py").write_text("")
+    added = "def added(x, w, eps=1e-6): return fused(x, w, eps)\ndef inputs"
+    own(("import torch", "import torch, helper"), ("eps) * w", "eps) * w * 1.5"), ("def inputs", added))
+    words[1] = "impl=fused,added"
+    found = gate("--against", "HEAD", "--repeat", "0", overrides=words)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "  wrong: rms_norm.py fused: the output: " in found.stdout
+    assert "; both sides used rms_norm.py of the working tree" in found.stdout
+    assert re.search(r"^  new: rms_norm.py added: rms_norm.py in HEAD .* no function added", found.stdout, re.MULTILINE)
+
+
 OPTION = "# an option\nname: twice\npath: k.py:add\nargs: {{times: {}}}\n"
 STUDY = """# @package _global_
 defaults:

@@ -141,6 +141,16 @@ def test_a_revision_that_read_files_of_the_working_tree_decides_nothing():
     assert words(pair(before=mixed, after=row("wrong"))) == ["wrong"]
 
 
+@pytest.mark.parametrize(
+    ("status", "word"), [("wrong", "wrong"), ("error", "failing"), ("unsupported", "failing"), ("ok", "not judged")]
+)
+def test_a_revision_that_fails_by_files_of_the_working_tree_was_not_bad_before(status, word):
+    before = row("error" if status == "ok" else status, worktree_files="helper.py")
+    (found,) = decide([pair(before=before, after=row(status), ratio=None)], LIMIT)
+    assert found.word == word
+    assert ("both sides used helper.py of the working tree" in found.reason) == (status != "ok")
+
+
 def test_nothing_judged_is_no_success_but_everything_skipped_is():
     skipped = [GateDecision(Pair("gelu", ""), "skipped", "the same files")]
     assert exit_code(decide([], LIMIT)) == 3
