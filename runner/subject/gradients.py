@@ -186,7 +186,7 @@ class WithGradients:
     """A function that returns the gradients of ``function``, after its outputs if ``outputs``."""
 
     def __init__(self, function: Callable[..., Any], *, outputs: bool) -> None:
-        self._function, self._outputs = function, outputs
+        self._function, self.outputs = function, outputs
         self.__wrapped__ = function  # whose signature names the arguments
         self.paths: Collection[nested.Path] = ()  # of the differentiable outputs, after a first call
         self.upstream_bytes = 0  # bytes of the gradients that are given to the first call's outputs
@@ -197,7 +197,7 @@ class WithGradients:
         results = gradients()
         self.paths = gradients.paths
         self.upstream_bytes = self.upstream_bytes or sum(int(given.nbytes) for given in gradients.upstream)
-        return results if self._outputs else results[1:]
+        return results if self.outputs else results[1:]
 
 
 class RecurrentByShape(TorchFunctionMode):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..timing.arguments import is_watched
 from ..timing.call import Expected, Outputs
 from ..timing.correctness import CHUNK, CheckResult, deviation, misfit, part, real_parts, same_bits
 from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, returned, tensors
+from .gradients import WithGradients, wanted
 from .limits import Floats, Integers
 from .recompiles import eagerly
 from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
@@ -137,6 +139,7 @@ class Judge(Outputs):
             if not self.refused:
                 self._outputs = self._limits(_products_of(tf32, self._device))
             if not self.refused:
+                self._names |= self._names_of_gradients()
                 self._try_wrong_answers()
 
     @property
@@ -371,6 +374,16 @@ class Judge(Outputs):
             seen.update(map(id, found.values()))
             named |= {f"{name}{path}": leaf for path, leaf in (found | numbers).items()}
         return {name: leaf for name, leaf in named.items() if not name.endswith(COUNTER)}
+
+    def _names_of_gradients(self) -> dict[Path, str]:
+        """Return names of the outputs and the gradients by their paths, where the reference returns gradients."""
+        if not isinstance(self._reference, WithGradients):
+            return {}
+        names = {id(leaf): name for name, leaf in self._named(self._values).items()}
+        places = enumerate(chain(*wanted(self._values[1:])), int(self._reference.outputs))
+        gradients = {f"[{place}]": f"grad of {names[id(x)]}" for place, x in places if id(x) in names}
+        outputs = [path for path in self._own if path.startswith("[0]") and self._reference.outputs]
+        return gradients | {path: path.removeprefix("[0]") or "the output" for path in outputs}
 
     @property
     def _returned(self) -> Leaves:

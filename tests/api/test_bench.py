@@ -536,16 +536,25 @@ def test_backward_gives_the_gradients_and_leaves_none(clock):
 def test_backward_is_checked_too(clock):
     class Wrong(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x):
-            return 2 * x
+        def forward(ctx, x, w):
+            return 2 * x + w
 
         @staticmethod
         def backward(ctx, dy):
-            return 3 * dy
+            return 2 * dy, 3 * dy
 
-    result = bench({"right": lambda x: 2 * x, "wrong": Wrong.apply}, X, check=lambda x: 2 * x, grad=True)
-    assert [one.correct for one in result] == [True, False]
-    assert result["wrong"].timing.reason.startswith("[1]:")
+    def right(x, given):
+        return {"y": 2 * x + given["w"]}
+
+    functions = {
+        "right": right,
+        "wrong": lambda x, given: {"y": Wrong.apply(x, given["w"])},
+        "forward": lambda x, given: {"y": 3 * x + given["w"]},
+    }
+    result = bench(functions, X, {"w": X.clone()}, check=right, grad=True)
+    assert [one.correct for one in result] == [True, False, False]
+    assert result["wrong"].timing.reason.startswith('grad of given["w"]: ')
+    assert result["forward"].timing.reason.startswith('["y"]: ')
 
 
 def test_a_sweep_has_a_line_for_each_size(clock):
