@@ -27,7 +27,7 @@ def require_numba(x: Tensor) -> None:
     """
     if not x.is_cuda and not config.ENABLE_CUDASIM:
         raise Unsupported(
-            "Numba kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu, "
+            "Numba kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret, "
             "or without the runner NUMBA_ENABLE_CUDASIM=1"
         )
     if x.dtype == torch.bfloat16:

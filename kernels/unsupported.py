@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 TRITON_NEEDS_GPU = (
-    "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu, "
+    "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret, "
     "or without the runner TRITON_INTERPRET=1"
 )
 CUDA_NEEDS_GPU = (

@@ -158,7 +158,8 @@ def _globals(values: Mapping[str, Any]) -> Globals:
         raise BadInput(f"experiment: no such field; {FIRST_LINE}")
     if (gpu := str(values.get("device")).removeprefix("cuda:")).isdigit():
         raise BadInput(f"device: it takes cpu or cuda; a GPU is chosen by launcher.gpus={gpu}")
-    return build(Globals, values, "")
+    interpreted = values.get("debug") == "interpret" and values.get("device") == "auto"
+    return build(Globals, {**values, "device": "cpu"} if interpreted else values, "")
 
 
 def _node(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

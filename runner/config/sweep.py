@@ -250,7 +250,8 @@ def _study(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], dict[str
     """Return the axes of an experiment: to combine, to walk together, and to take one at a time."""
     together, paired, alone, on_cpu = (dict(_declared(config, name)) for name in AXES)
     local = OmegaConf.select(config, "launcher.name") == "local"  # a cluster is assumed to have GPUs
-    if on_cpu and (config.device == "cpu" or (config.device == "auto" and local and not gpus.visible())):
+    without_gpu = config.debug == "interpret" or (local and not gpus.visible())
+    if on_cpu and (config.device == "cpu" or (config.device == "auto" and without_gpu)):
         for axes in (paired, alone):
             axes |= {key: on_cpu.pop(key) for key in axes if key in on_cpu}
         together |= on_cpu

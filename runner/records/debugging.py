@@ -28,7 +28,7 @@ def interpreted() -> bool:
 def useless_debug(aid: str | None, device: str) -> str:
     """Say why ``aid`` finds nothing on ``device`` (auto | cpu | cuda), and what to type; "" if it can find faults."""
     if aid == "interpret" and device != "cpu":
-        return "interpret runs Triton and Numba kernels on the CPU; add device=cpu"
+        return f"interpret runs Triton and Numba kernels on the CPU; leave out device={device}"
     if aid in ("launch_blocking", "sanitizer") and device == "cpu":
         return f"{aid} looks at kernels on a GPU; leave out device=cpu, on a machine that has one"
     return ""

@@ -96,7 +96,10 @@ def test_whole_numbers_are_taken_for_floats():
         ({"seed": True}, "seed: true is not allowed"),
         ({"device": "gpu"}, "device: 'gpu' is not allowed; did you mean cuda\\? One of: auto, cpu, cuda"),
         ({"debug": "asan"}, "debug: 'asan' is not allowed; one of: anomaly, interpret, launch_blocking, "),
-        ({"debug": "interpret"}, "debug: interpret runs Triton and Numba kernels on the CPU; add device=cpu"),
+        (
+            {"debug": "interpret", "device": "cuda"},
+            "debug: interpret runs Triton and Numba kernels on the CPU; leave out device=cuda",
+        ),
         ({"debug": "sanitizer", "device": "cpu"}, "debug: sanitizer looks at kernels on a GPU; leave out device=cpu"),
         ({"time_wrong": "yes"}, "time_wrong: 'yes' is not allowed; give true or false"),
         ({"workload": {"name": "gelu"}}, "workload.*: missing; give it a value with workload"),

@@ -37,7 +37,7 @@ def test_triton_kernels_are_interpreted_where_it_is_asked_for(run):
     triton = pytest.importorskip("triton")
     if numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0" and triton.__version__ < "3.7":
         pytest.skip("the interpreter of this Triton fails with numpy 2.4")
-    result = run(*SMALL, *QUICK, "impl=torch,triton", "device=cpu", "debug=interpret", "-m")
+    result = run(*SMALL, *QUICK, "impl=torch,triton", "debug=interpret", "-m")
     assert result.code == 0, result.out + result.err
     assert result.statuses() == {"torch": "ok", "triton": "ok"}
     assert {row["metrics"]["verdict"] for row in result.rows()} == {"debug"}
@@ -63,7 +63,7 @@ def test_numba_kernels_are_simulated_where_it_is_asked_for(run):
 def test_a_wrong_triton_kernel_is_found_out_without_a_gpu(run, tmp_path):
     pytest.importorskip("triton")
     (tmp_path / "user.py").write_text(WRONG)
-    result = run(*SMALL, *QUICK, "impl=file", "impl.path=user.py:gelu", "device=cpu", "debug=interpret")
+    result = run(*SMALL, *QUICK, "impl=file", "impl.path=user.py:gelu", "debug=interpret")
     assert result.code == 1
     assert result.statuses() == {"file": "wrong"}
 
@@ -78,7 +78,10 @@ def test_one_command_may_sweep_the_debugging_modes_and_each_has_workers_of_its_o
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["debug=interpret"], "runner: debug: interpret runs Triton and Numba kernels on the CPU; add device=cpu\n"),
+        (
+            ["debug=interpret", "device=cuda"],
+            "runner: debug: interpret runs Triton and Numba kernels on the CPU; leave out device=cuda\n",
+        ),
         (["debug=sanitizer", "device=cpu"], "runner: debug: sanitizer looks at kernels on a GPU; leave out device=cpu"),
     ],
 )

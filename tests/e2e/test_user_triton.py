@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 SMALL = ["workload=add", "workload.rows=8", "workload.cols=64", "device=cpu", "impl=file"]
 BFLOAT16 = "Triton's interpreter truncates to bfloat16 where a GPU rounds; use float16, or a GPU"
-NEEDS_GPU = "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu"
+NEEDS_GPU = "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret"
 KERNELS = """
 import torch, triton
 import triton.language as tl
