@@ -17,7 +17,7 @@ from ..config import grid
 from ..findings.duration import GUESSES, Estimate, estimate
 from ..findings.names import Names
 from ..records.case import CaseRecord
-from ..records.figures import figure
+from ..records.figures import counted, figure
 from ..records.grouping import grouped
 from ..records.plan import Plan
 from ..report.flat_formats import json_text
@@ -41,9 +41,9 @@ def main(argv: Sequence[str]) -> int:
     if arguments.format == "json":
         print(json_text([_record(case, work, guess) for case in plan.cases]), end="")
         return 0
-    plural, time = "s" * (len(plan.cases) != 1), f"; time {guess}" if work.again else ""
+    time = f"; time {guess}" if work.again else ""
     print("\n".join([*_lines(plan, work, guess), "", _table(plan, work), *messages]))
-    print(f"{len(plan.cases)} case{plural}, {len(work.again)} to run{time}. Nothing has been started.")
+    print(f"{counted(len(plan.cases), 'case')}, {len(work.again)} to run{time}. Nothing has been started.")
     return 0
 
 

@@ -19,7 +19,7 @@ from ..device import gpus, processes
 from ..device.import_path import arrange_here
 from ..records.bad_input import BadInput
 from ..records.case import Choice
-from ..records.figures import as_words, figure
+from ..records.figures import as_words, counted, figure
 from ..records.plain_text import shortened
 from ..report.console import console
 from ..report.table import Table, text_of
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     notes = [f"{task} cannot run here: {reason}" for task, *_, reason in rows if reason]
     table = Table("", COLUMNS, [("", [row[:-1] for row in rows])], notes, LEFT, drop=DROP, rule=False)
     print(text_of(table, out.width), end="")
-    print(f"{len(rows)} task{'s' * (len(rows) != 1)}: {len(rows) - len(notes)} can run here, {len(notes)} cannot")
+    print(f"{counted(len(rows), 'task')}: {len(rows) - len(notes)} can run here, {len(notes)} cannot")
     return 0
 
 

@@ -272,5 +272,7 @@ def having_argument(argument: str, workloads: Collection[str]) -> str:
 def _option(values: object, group: str) -> Choice:
     """Return an option that is not checked yet. Raises BadInput if it has no name."""
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
+        if values and isinstance(values, Mapping) and "name" not in values:
+            raise BadInput(f"{group}: the YAML file of its option has no name; write into it, as in name: mine")
         raise BadInput(f"{group}: no option chosen; type {group}=<option>, listed by python -m runner --help")
     return Choice(values["name"], {name: value for name, value in values.items() if name != "name"})

@@ -126,7 +126,7 @@ def _no_such_option(file: str, options: Sequence[str], folders: Sequence[Path], 
         launch = ", a Python file that launches it by cuda_kernel (docs/cuda-files.md)" * (typed[2] == "cu")
         return f"impl={typed[1]}: write impl=file impl.path={re.sub('[.]cu', '.py', typed[1])}{launch}"
     group, _, name = file.partition("/")
-    if file.startswith(EXPERIMENT):
+    if file.startswith(EXPERIMENT) and "/" in name:
         group, _, name = file.rpartition("/")
         of = group[len(EXPERIMENT) :]
         return f"{group}={name}: no such option; in an experiment's defaults write: override /{of}: {name}"

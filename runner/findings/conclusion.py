@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 from ..measure.columns import check_columns
 from ..records.bad_input import BadInput, choices
 from ..records.case import CaseRecord, Choice
-from ..records.figures import as_typed, finite, listed, times
+from ..records.figures import as_typed, counted, finite, listed, times
 from ..records.grouping import grouped
 from ..records.options import option_defaults
 from ..records.schema import build, to_fields
@@ -233,7 +233,7 @@ def together(runs: Sequence[Run], names: Sequence[str]) -> list[Statement]:
         counts = Counter(pair.word for pair in comparison.pairs)
         parts = [f"{counts[word]} {word}" for word in ("faster", "slower", "same", "unclear") if counts[word]]
         parts += [f"{len(comparison.left_out)} not comparable"] if comparison.left_out else []
-        cases = f"{len(comparison.pairs)} common case{'s' * (len(comparison.pairs) != 1)}"
+        cases = counted(len(comparison.pairs), "common case")
         summary = f"{comparison.name} against {comparison.reference}, {cases}: {', '.join(parts) or 'none'}."
         different = differences(runs[0], run, (comparison.reference, comparison.name))
         details = [*(f"Different: {text}" for text in different), *_moved(comparison.pairs)]

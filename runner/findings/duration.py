@@ -9,6 +9,7 @@ from typing import Any
 
 from ..records.case import CaseRecord
 from ..records.columns import TIMES
+from ..records.figures import counted
 from ..records.grouping import grouped
 from ..records.row import Row
 from .cost import CHECKED, COMPILING_S, CPU, START_S, Cost, Costs, Work, measured_s, rounds_s
@@ -74,10 +75,10 @@ class Estimate:
     def __str__(self) -> str:
         if not self.bases:
             return UNKNOWN
-        counted = Counter(self.bases.values())
-        counts = [(counted[basis], basis) for basis in BASES if counted[basis]]
+        found = Counter(self.bases.values())
+        counts = [(found[basis], basis) for basis in BASES if found[basis]]
         basis = ", ".join(f"{count} {basis}" if counts[1:] else basis for count, basis in counts)
-        rows = f"{self.rows} rows of {self.runs} earlier runs" if self.rows else "no earlier run"
+        rows = f"{counted(self.rows, 'row')} of {counted(self.runs, 'earlier run')}" if self.rows else "no earlier run"
         more = f" and more, {unknown} {UNKNOWN}" if (unknown := len(self.seconds) - len(self.bases)) else ""
         return f"about {duration(self.total_s)}{', a guess' * self.is_guess} ({basis}; {rows}){more}"
 

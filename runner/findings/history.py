@@ -10,7 +10,7 @@ from ..measure.columns import check_columns, column_of
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
 from ..records.columns import DERIVED
-from ..records.figures import is_number
+from ..records.figures import counted, is_number
 from ..records.row import Row
 from ..records.untrusted import mapping
 from ..store import journal, run_folder
@@ -75,21 +75,19 @@ _Runs = dict[_Key, list[tuple[Path, list[Row]]]]  # the runs of each series, wit
 
 
 def _fulfilling(series: _Runs, conditions: Sequence[str]) -> _Runs:
-    """Return the runs whose cases fulfil ``conditions``. Raises BadInput if there are none."""
-    kinds = {(rows[0].case.key, rows[0].device): rows[0] for runs in series.values() for _, rows in runs}
-    places = {*select.where([_record(row) for row in kinds.values()], conditions, option="")}
-    kept = {kind for place, kind in enumerate(kinds) if place in places}
-    chosen = {
-        key: [(folder, rows) for folder, rows in runs if (rows[0].case.key, rows[0].device) in kept]
-        for key, runs in series.items()
-    }
-    return {key: runs for key, runs in chosen.items() if runs}
+    """Return the runs whose rows fulfil ``conditions``. Raises BadInput if there are none."""
+    points = [(key, run) for key, runs in series.items() for run in runs]
+    chosen: _Runs = {}
+    for place in select.where([_record(rows[0]) for _, (_, rows) in points], conditions, option=""):
+        key, run = points[place]
+        chosen.setdefault(key, []).append(run)
+    return chosen
 
 
 def _record(row: Row) -> dict[str, Any]:
     """Return the values that conditions test, by the names of rows.csv."""
     fields = case_fields(replace(row.case, impl=typed(row.case.impl)))
-    return {**fields, **row.case.flat_settings, "device": row.device}
+    return {**row.metrics, **fields, **row.case.flat_settings, "device": row.device, "status": row.status}
 
 
 def _check(column: str, measured: set[str]) -> None:
@@ -114,7 +112,7 @@ def _read(folders: Iterable[Path]) -> tuple[_Runs, list[str]]:
         cpu = _cpu(folder) if any(row.device == "cpu" for row in rows) else ""
         for members in replicas_by_case(rows).values():
             case, device, threads = members[0].case, members[0].device, members[0].metrics.get("threads")
-            on_cpu = cpu + (f", {threads} thread{'s' * (threads != 1)}" if threads else "")
+            on_cpu = cpu + (f", {counted(threads, 'thread')}" if threads else "")
             key = *match_key(_of_series(case, device)), on_cpu if device == "cpu" else device
             runs.setdefault(key, []).append((folder, members))
     messages += [f"left out: records that are damaged or cut off: {unreadable}"] if unreadable else []

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ..device.processes import ROOT
-from ..records.figures import listed
+from ..records.figures import counted, listed
 from ..records.grouping import grouped
 from ..records.row import ERROR, Row
 from ..timing.statistics import Ratio
@@ -130,7 +130,7 @@ def _doubts(row: Row) -> Iterator[str]:
         yield UNCHECKED if row.case.of_program else NOT_CHECKED
     if count := row.metrics.get("recompiles"):
         reason = f": {because}" if (because := row.metrics.get("recompile_reason")) else ""
-        yield f"torch.compile compiled it again, {count} time{'s' * (count != 1)}{reason}"
+        yield f"torch.compile compiled it again, {counted(count, 'time')}{reason}"
     if imported := row.metrics.get("import_note"):
         yield str(imported)
     if changed := row.metrics.get("side_effects"):

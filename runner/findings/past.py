@@ -11,6 +11,7 @@ from ..device.files import no_link
 from ..records import untrusted
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord
+from ..records.figures import counted
 from ..records.plan import OUTPUTS, Plan
 from ..records.row import HARMLESS, Row
 from ..records.settings import Settings
@@ -48,7 +49,7 @@ def read_runs(folders: Sequence[str | Path], output_dir: str = OUTPUTS) -> list[
         raise BadInput(f"{' '.join(map(str, folders))}: a run is given twice; give each run once")
     for run in runs:
         if count := run.unreadable:
-            records = f"{count} record{'s' * (count > 1)} of its journal cannot be read"
+            records = f"{counted(count, 'record')} of its journal cannot be read"
             print(f"runner: {run.folder}: {records}: damaged or cut off", file=sys.stderr)
     return runs
 
@@ -123,4 +124,4 @@ def summarize(folder: Path) -> tuple[dict[str, Any], str]:
         "cases": cases if len(rows) == cases else f"{len(rows)} of {cases}",
         "failed": sum(row["status"] not in HARMLESS for row in rows.values()),
         "folder": str(folder),
-    }, f"{folder}: {unreadable} records of its journal cannot be read" if unreadable else ""
+    }, f"{folder}: {counted(unreadable, 'record')} of its journal cannot be read" if unreadable else ""

@@ -11,6 +11,7 @@ from typing import Any, Self
 from ..device import identity
 from ..records.case import CaseRecord
 from ..records.columns import DEVICE
+from ..records.figures import counted
 from ..records.paired_rounds import PairedRounds
 from ..records.plan import Plan
 from ..records.row import Row
@@ -102,7 +103,7 @@ class Run:
     def outcome(self, rows: Sequence[Row]) -> str:
         """Count ``rows`` by status: ``12 cases: 9 ok (2 contended), 3 not run``, ``4 of 12 cases: 4 ok``."""
         planned = len(self.plan.cases)
-        total = f"{planned} case{'s' * (planned != 1)}"
+        total = counted(planned, "case")
         counts = Counter(row.status for row in rows)
         odd = Counter(word for row in rows if row.status == "ok" and (word := verdict(row)) != "ok")
         doubts = f" ({', '.join(f'{count} {word}' for word, count in odd.items())})" if odd else ""

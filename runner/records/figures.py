@@ -25,6 +25,11 @@ MOST_SLOWDOWN = 10.0  # the largest share that may be given
 EXACT = 10**6  # counts below this are shown with all their digits
 
 
+def counted(count: object, noun: str) -> str:
+    """Return ``count`` with ``noun``, in the plural unless there is one."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def figure(value: object, unit: str = "", digits: int = 4) -> str:
     """Return ``value``, which is in ``unit``, in the unit that suits it; "" for None, words as they are.
 

@@ -13,7 +13,7 @@ from ..findings.flat import case_fields
 from ..findings.ratios import bounds
 from ..findings.run import Run
 from ..findings.run_comparison import NO_SPREAD, Pair, RunComparison, TimedPair
-from ..records.figures import figure, interval
+from ..records.figures import counted, figure, interval, listed
 from ..records.grouping import grouped
 from ..records.row import Row
 from .table import Mark, Table, draw, rich_text
@@ -46,7 +46,7 @@ class ComparisonReport:
         if self.by is not None:
             title = f"{', '.join(names)} compared with {reference} ({self.by})"
             return [title, _described(self.runs[0], str(self.runs[0].folder))]
-        lines = [f"{' and '.join(names)} compared with A"]
+        lines = [f"{listed(names)} compared with A"]
         lines += [_described(run, f"{name}: {run.folder}") for name, run in zip(NAMES, self.runs, strict=False)]
         for name, run in zip(names, self.runs[1:], strict=True):
             differs = [f"  {text}" for text in differences(self.runs[0], run, (reference, name))]
@@ -83,7 +83,7 @@ class ComparisonReport:
         if pairs:
             notes.append(
                 f"ratio: time over that of {self.comparisons[0].reference}; faster and slower are corrected for "
-                f"{len(pairs)} comparison{'s' * (len(pairs) > 1)} (Holm's method); same: shown to be within 1 %"
+                f"{counted(len(pairs), 'comparison')} (Holm's method); same: shown to be within 1 %"
             )
             if self.by is None:
                 notes.append("times are of cases measured alone; the table of a run shows those of its paired rounds")
@@ -117,8 +117,8 @@ class ComparisonReport:
 def _described(run: Run, name: str) -> str:
     """Return ``name`` with the date, the devices, the commits and the number of cases of a run."""
     started = str(run.environment.get("started", ""))[:16].replace("T", " ")
-    commits, count = f"commit {run.commits}" if run.commits else "", len(run.lines)
-    return ", ".join(filter(None, [name, started, run.devices, commits, f"{count} case{'s' * (count != 1)}"]))
+    commits = f"commit {run.commits}" if run.commits else ""
+    return ", ".join(filter(None, [name, started, run.devices, commits, counted(len(run.lines), "case")]))
 
 
 def _table(comparisons: Sequence[RunComparison], words: frozenset[str]) -> Table:

@@ -13,6 +13,7 @@ import orjson
 from .. import implementations
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Scalar
+from ..records.figures import counted
 from ..records.paired_rounds import PairedRounds
 from ..records.plan import Plan
 from ..records.row import Row
@@ -195,7 +196,7 @@ class Session:
             print(orjson.dumps({"record": "row", **row.to_record()}).decode(), file=sys.stderr)
         return [
             f"the run in {self.folder} cannot go on: {reason}. No further case is started",
-            f"{len(rows)} rows could not be saved; they are printed above as JSON lines, to be copied",
+            f"{counted(len(rows), 'row')} could not be saved; they are printed above as JSON lines, to be copied",
         ]
 
     def _provenance(self, case: CaseRecord, used: Sequence[str] = ()) -> dict[str, Scalar]:

@@ -105,6 +105,7 @@ def test_whole_numbers_are_taken_for_floats():
         ({"workload": {"name": "gelu"}}, "workload.*: missing; give it a value with workload"),
         ({"workload": {"name": "nosuch"}}, "workload=nosuch: no file runner/models/nosuch.py"),
         ({"workload": "gelu"}, "workload: no option chosen"),
+        ({"workload": {"path": "k.py"}}, "workload: the YAML file of its option has no name; "),
         ({"measure": {}}, "nothing to observe"),
         (
             {"conclusion": ["ranking"]},

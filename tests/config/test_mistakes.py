@@ -235,6 +235,10 @@ MISTAKES = {
         ["workload=cdist", "+shapes=gpt2", "-m"],
         "+shapes=gpt2: no shapes for workload=cdist; it has some for matmul, gelu, softmax",
     ),
+    "an experiment that there is not": (
+        ["+experiment=compare_gel", "-m"],
+        "experiment=compare_gel: no such option; did you mean compare_gelu? ",
+    ),
     "a set that there is not": (["+shapes=llama3", "-m"], "shapes=llama3: no such option; did you mean llama3_8b? "),
     "a list for what a run has one of": (
         ["replicas=[1,2]", "-m"],

@@ -259,7 +259,7 @@ def test_plan_says_what_a_run_would_do_and_writes_nothing(command, run, tmp_path
     out = planned(command, *TINY, "workload.cols=8,16,32", "impl=naive,torch", "-m", "resume=last")
     assert out.count(" kept") == 4 + 1
     assert out.count("never done") == 2 + 1
-    assert "(from the same workload and implementation; 4 rows of 1 earlier runs)" in out
+    assert "(from the same workload and implementation; 4 rows of 1 earlier run)" in out
     lines = json.loads(planned(command, "--format", "json", "resume=last"))
     assert [line["key"] for line in lines] == keys
     assert {line["state"] for line in lines} == {"kept"}

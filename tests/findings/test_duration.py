@@ -69,11 +69,11 @@ def test_the_same_case_is_nearer_than_its_size_and_that_than_its_workload(took):
     assert str(guess).partition(" s")[2] == (
         ", a guess ("
         "2 from the same case, 2 from the same workload and implementation, "
-        "1 from other workloads with the same implementation; 4 rows of 1 earlier runs) and more, "
+        "1 from other workloads with the same implementation; 4 rows of 1 earlier run) and more, "
         "1 unknown: no earlier run"
     )
     assert str(estimate(asked[-1:], folder, ["H200"])) == "unknown: no earlier run"
-    assert str(estimate(asked[:1], folder, ["H200"])).endswith(" s (from the same case; 4 rows of 1 earlier runs)")
+    assert str(estimate(asked[:1], folder, ["H200"])).endswith(" s (from the same case; 4 rows of 1 earlier run)")
 
 
 def test_a_function_of_a_file_says_nothing_of_another_workload(took):
@@ -98,7 +98,7 @@ def test_the_reference_is_counted_once_for_each_problem(took):
     planned = [case("triton"), case("cuda"), case("cuda", cols=16), case("triton", replica=1)]
     guess = estimate(planned, folder, ["cpu"])
     assert [guess.seconds[each.key] for each in planned] == [3.0 + 7.0, 2.5, 2.5 + 7.0, 3.0 + 7.0]
-    assert str(guess).endswith("; 3 rows of 1 earlier runs)")
+    assert str(guess).endswith("; 3 rows of 1 earlier run)")
 
 
 def test_the_reference_of_a_single_row_is_its_whole_check(took):

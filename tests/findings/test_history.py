@@ -213,6 +213,7 @@ def test_a_quick_run_is_a_point_of_the_same_series_and_makes_no_change_point(out
     assert [record["quick"] for record in records] == [False, False, True, False, True]
     assert [len(one.points) for one in read_history(out, ["quick=true"]).series] == [2]
     assert [len(one.points) for one in read_history(out, ["quick=false"]).series] == [3]
+    assert [len(one.points) for one in read_history(out, ["commit=b*,status=ok"]).series] == [1]
 
 
 def test_what_else_changed_is_said(outputs):

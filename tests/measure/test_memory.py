@@ -83,7 +83,7 @@ def test_an_allocation_is_told_by_the_line_that_made_it(device, tmp_path):
     assert function == "run"
     assert (line["part"], line["count"], line["at_peak_bytes"]) == ("forward", "1", str(BLOCK))
     summary = (tmp_path / "memory" / "summary.txt").read_text()
-    assert "1 allocations, 512 KiB in all" in summary
+    assert "1 allocation, 512 KiB in all" in summary
     assert f"test_memory.py:{run.__code__.co_firstlineno + 2} run" in summary
 
 

@@ -153,7 +153,7 @@ def test_rows_that_cannot_be_written_are_printed_as_json_lines(session, monkeypa
     first, second = session.give_up(caught.value)
     assert first == f"the run in {session.folder} cannot go on: No space left on device. No further case is started"
     printed = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert second.startswith(f"{len(printed)} rows could not be saved")
+    assert second.startswith(f"{len(printed)} row")
     lost = session.rows[-1:] if what == "write" else session.rows  # after a failed fdatasync any row may be lost
     assert [Row.from_record(row) for row in printed] == lost
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ...records.case import Scalar
-from ...records.figures import figure
+from ...records.figures import counted, figure
 from ...records.plain_text import text_table
 
 OTHERS = ("torch/", "triton/", "runner/", "<")  # frames outside of the user's code
@@ -151,7 +151,7 @@ def memory_summary(
         for name in ("peak_mem_bytes", "allocated_bytes", "largest_alloc_bytes", "saved_bytes")
     )
     lines = [
-        f"  peak {peak} above the memory held before; {figures['allocations']} allocations, {total} in all, "
+        f"  peak {peak} above the memory held before; {counted(figures['allocations'], 'allocation')}, {total} in all, "
         f"the largest {largest}; {saved} saved for backward"
     ]
     if not figures["allocations"]:
