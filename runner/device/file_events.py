@@ -27,8 +27,11 @@ class FileEvents:
         else:
             self._descriptor = descriptor
 
-    def watch(self, top: str) -> None:
-        """Watch ``top`` and the folders below it, without hidden ones, environments of Python and earlier runs."""
+    def watch(self, top: str, *, report: bool = True) -> None:
+        """Watch ``top`` and the folders below it, without hidden ones, environments of Python and earlier runs.
+
+        If not ``report``, ``read`` leaves their events out: their files are only to cost as much as watched ones.
+        """
         if self._descriptor < 0:
             return
         for count, folder in enumerate(_folders(top)):
@@ -40,7 +43,8 @@ class FileEvents:
             if number < 0:
                 self.lost = f"{folder} cannot be watched: {os.strerror(ctypes.get_errno())}"
                 return
-            self._folders.setdefault(number, folder)
+            if report:
+                self._folders.setdefault(number, folder)
 
     def read(self) -> Iterator[tuple[str, int]]:
         """Yield each file with an event since the last call, in order, and the event."""

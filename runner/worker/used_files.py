@@ -16,6 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from ..device import processes
+from ..device.cache import cache_folder
 from ..device.file_events import CREATED, MODIFIED, MOVED_HERE, OPENED, READ, FileEvents
 from ..device.used_paths import ALL, FILES, THERE, WRITTEN, repository, stamp
 from ..records.case import CaseRecord
@@ -69,6 +70,8 @@ class UsedFiles:
         if names[1] not in self._parts:
             files = map(os.path.abspath, case.user_files)
             self._watch([str(repository(os.path.dirname(file))) for file in files if os.path.isfile(file)])
+            if case.impl.commit:  # opening a watched file takes 2 us longer, which would make the working tree slower
+                self._events.watch(str(cache_folder("revisions") / case.impl.commit), report=False)
         for _ in self._events.read():  # drop events since the last case
             pass
         self._case = tuple(self._parts.setdefault(name, set()) for name in names)

@@ -35,6 +35,10 @@ def test_what_this_process_or_another_opens_or_writes_is_reported(events, tmp_pa
     assert seen[f"{tmp_path}/new.txt"] & CREATED
     assert seen[f"{tmp_path}/new.txt"] & MODIFIED
     assert events.lost == ""
+    silent = FileEvents()
+    silent.watch(str(tmp_path), report=False)
+    (tmp_path / "a.txt").read_text()
+    assert [*silent.read()] == []
 
 
 @pytest.mark.parametrize("name", [".hidden/x", "environment/pyvenv.cfg", "outputs/rows.jsonl"])
