@@ -44,7 +44,7 @@ def repository(tmp_path):
 
 def test_two_revisions_of_a_users_file_are_compared_in_one_run(run, repository, tmp_path):
     file = [*SMALL, "impl=file", f"impl.path={repository}/k.py:f"]
-    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    cache = {"XDG_CACHE_HOME": str(tmp_path / ".cache")}  # a hidden folder is not watched as a part of another
     result = run(*file, "impl.rev=HEAD~1,worktree,HEAD", "baseline=file@HEAD~1", "-m", env=cache)
     assert result.code == 1  # HEAD is wrong
     rows = {row["case"]["impl"].get("rev"): row for row in result.rows()}
@@ -97,7 +97,7 @@ def test_functions_of_a_workloads_file_are_the_revisions_and_its_reference_the_w
             git(tmp_path, "add", "scaled.py")
             git(tmp_path, "commit", "-qm", "x")
     quick = ["device=cpu", "quick=true", "measure.benchmark.max_s=0.02", "measure.benchmark.paired_rounds=0"]
-    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    cache = {"XDG_CACHE_HOME": str(tmp_path / ".cache")}  # a hidden folder is not watched as a part of another
     words = ["workload=scaled.py", "impl=reference,doubled", "impl.rev=main,worktree", "-m", *quick]
     result = run(*words, env=cache)
     statuses = {(row["case"]["impl"]["name"], "rev" in row["case"]["impl"]): row["status"] for row in result.rows()}
