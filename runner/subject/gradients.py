@@ -87,6 +87,15 @@ def differentiable(result: object) -> dict[nested.Path, Tensor]:
     return outputs
 
 
+def _refuse_data_parallel(*values: object) -> None:
+    """Raise Unsupported if a module within ``values`` would not reduce its gradients."""
+    if nested.data_parallel(values):
+        raise Unsupported(
+            "DistributedDataParallel reduces gradients in backward(), and here torch.autograd.grad takes them: "
+            "give a training step that calls backward(), with workload.pass=fwd or without grad=True"
+        )
+
+
 class Gradients:
     """A call of forward and backward. Returns the outputs and the gradients; no ``.grad`` changes.
 
@@ -102,6 +111,7 @@ class Gradients:
         layout: Layout = "contiguous",
         paths: Collection[nested.Path] = (),
     ) -> None:
+        _refuse_data_parallel(function, args, kwargs)
         self._function, self._layout, self._paths = function, layout, paths
         self._args, self._kwargs, self._leaves = with_leaves(args, kwargs or {})
         self._others: list[Tensor] = []
@@ -144,6 +154,7 @@ class GradientsAlone:
         layout: Layout,
         paths: Collection[nested.Path] = (),
     ) -> None:
+        _refuse_data_parallel(function, args, kwargs)
         self._function, self._given, self._layout, self._paths = function, (args, kwargs), layout, paths
         self._forwards: dict[object, _Forward] = {}
         self._changes: set[int] | None = None  # ids of arguments that a forward changes

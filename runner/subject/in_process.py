@@ -171,7 +171,8 @@ class _Session:
                 call = Call(partial(function, *self._args) if self._args else function, work=self._work)
                 try:
                     if options.grad:
-                        call = replace(call, run=Gradients(function, self._args, paths=self._paths))
+                        with self._grad_named():
+                            call = replace(call, run=Gradients(function, self._args, paths=self._paths))
                     call, timed = self._one(call, inputs)
                 except Exception as error:
                     if not options.goes_on:

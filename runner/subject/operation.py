@@ -29,7 +29,7 @@ from ..tasks import own_file
 from ..timing import ranks
 from ..timing.call import Call, Outputs, Work
 from ..timing.correctness import CheckResult
-from ..timing.nested import cloned, mapped, returned, tensors
+from ..timing.nested import cloned, data_parallel, mapped, reconnect, returned, tensors
 from . import own_workload
 from .faults import classify
 from .gradients import Gradients, GradientsAlone, RecurrentByShape, WithGradients, flops
@@ -116,7 +116,9 @@ class OwnOperation(OwnWorkload):
             if isinstance(part, torch.nn.Module):
                 if self._cast() or any(tensor.device.type != device for tensor in tensors(part)):  # fake ones cannot
                     part.to(device=device, dtype=self._cast())
-                for parameter in part.parameters():  # TorchScript has no requires_grad_ of modules
+                    reconnect(part)
+                # TorchScript has no requires_grad_ of modules; DistributedDataParallel is not copied without gradients.
+                for parameter in () if data_parallel(part) else part.parameters():
                     parameter.requires_grad_(self.fields.pass_ != "fwd")
         placed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(partial(self._placed, device), (args, kwargs))
         return placed

@@ -24,7 +24,7 @@ from ..timing import ranks
 from ..timing.arguments import is_watched
 from ..timing.call import Expected, Outputs
 from ..timing.correctness import CHUNK, CheckResult, deviation, misfit, part, real_parts, same_bits
-from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, returned, tensors
+from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, reconnect, returned, tensors
 from .gradients import WithGradients, wanted
 from .limits import Floats, Integers
 from .recompiles import eagerly
@@ -320,6 +320,7 @@ class Judge(Outputs):
             copied = copy.deepcopy(module)
             for before, after in zip(tensors(module), tensors(copied), strict=True):
                 after.data = wide(before).data
+            reconnect(copied)
             return copied
 
         values = mapped(wide, self._values, widened)

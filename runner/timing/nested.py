@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nested._internal.nested_tensor import NestedTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ..kernels.unsupported import Unsupported
@@ -73,6 +74,17 @@ def modules(value: object) -> list[torch.nn.Module]:
     """Return the modules within ``value``, and those within them."""
     found = [part for _, part in parts(value) if isinstance(part, torch.nn.Module)]
     return [module for part in found for module in part.modules()]
+
+
+def data_parallel(value: object) -> list[DistributedDataParallel]:
+    """Return the modules within ``value`` that reduce gradients over ranks."""
+    return [module for module in modules(value) if isinstance(module, DistributedDataParallel)]
+
+
+def reconnect(module: torch.nn.Module) -> None:
+    """Let modules within ``module`` reduce gradients again: their hooks are lost if the type of parameters changes."""
+    for part in data_parallel(module):
+        part.__setstate__(part.__getstate__())
 
 
 def holders(value: object) -> list[Any]:
