@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and files that can be read safely."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -8,6 +9,8 @@ from uuid import uuid4
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace ``path``: a reader finds the old content or the new one, never a part. Raises OSError."""
+    if path.is_dir():  # also "", as of a shell variable that is not set
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     new = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
         new.write_bytes(content)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..records.case import CaseRecord
-from ..records.figures import figure
+from ..records.figures import figure, times
 from ..records.paired_rounds import PairedRounds
 from ..records.row import Row
 from ..timing.statistics import BATCHES, Ratio, standing
@@ -25,6 +25,7 @@ PASS, FAIL, UNCLEAR = 0, 1, 3  # exit codes
 BESIDE = "name such files from __file__, so that each revision reads its own"
 ONE_CALL = "give both functions to one call of bench, which samples them in turn"
 MOST_LONGER = 50  # times the measuring that is worth advising; beyond, the limit is too near to the slowdown
+TENFOLD = 10  # as long: from here a factor says more than a percentage
 REPLICAS = 3  # processes at least whose spread gives an interval of use
 
 
@@ -38,14 +39,17 @@ class GateDecision:
 
     @property
     def change(self) -> str:
-        """The change of the time with its 95 % interval: ``+10.2 % (+9.8 to +10.6)``; "" without a ratio."""
+        """The change of the time with its 95 % interval: ``+10.2 % (+9.8 to +10.6)``; "" without a ratio.
+
+        A time that is ten times as long is a factor: ``25.40x the time (25.10x to 25.70x)``.
+        """
         ratio = self.pair.ratio
         if ratio is None:
             return ""
-        change = f"{_signed(math.expm1(ratio.log))} %"
-        if not (ends := bounds(ratio)):
-            return f"{change} (no interval)"
-        return f"{change} ({' to '.join(_signed(end - 1) for end in ends)})"
+        values = [math.exp(ratio.log), *(bounds(ratio) or ())]
+        large = values[0] >= TENFOLD
+        change, *ends = (times(value) if large else _signed(value - 1) for value in values)
+        return f"{change} {'the time' if large else '%'} ({' to '.join(ends) or 'no interval'})"
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def comment(decisions: Sequence[GateDecision], sides: Sides, max_slowdown: float
     parts = [f"**{head}**: {escaped(text)}", *([_table(shown)] if shown else [])]
     if rest:
         parts.append(f"<details><summary>{len(rest)} more</summary>\n\n{_table(rest)}\n\n</details>")
-    about = f"Time of {code(sides.after)} over {code(sides.before)}, minus 1, with its 95 % interval."
+    about = f"Time of {code(sides.after)} over {code(sides.before)}, minus 1 or as a factor, with its 95 % interval."
     return "\n\n".join([*parts, about + (f" Command: {code(command)}" if command else "")]) + "\n"
 
 

@@ -227,6 +227,7 @@ def test_a_change_that_paired_and_separate_times_contradict_is_unclear():
     assert decision.word == "unclear"
     assert decision.reason.startswith("1.11x as fast in paired rounds, 0.222x by separate times")
     assert decision.change == "-9.9 % (no interval)"
+    assert decide([pair(24.4, 0.01)], LIMIT)[0].change == "25.40x the time (25.15x to 25.66x)"
     assert again([decision]) == [0]
 
 

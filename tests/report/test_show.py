@@ -367,6 +367,8 @@ def test_a_file_is_written_in_the_format_of_its_name_and_never_over_one_of_the_r
     assert (tmp_path / "made" / "a.md").read_text() == (tmp_path / "a.md").read_text()
     in_the_way = show(folder, "--output", tmp_path / "a.md" / "b.md", code=2)
     assert re.search(r"b\.md: cannot be written: .*; give --output PATH elsewhere\n$", in_the_way)
+    for place in ("", tmp_path):
+        assert "cannot be written: Is a directory; give --output PATH" in show(folder, "--output", place, code=2)
     image = show(folder, "--output", tmp_path / "a.png", code=2)
     assert image.endswith("a.png: show writes table, md, latex, csv, json, parquet; give another ending\n")
 
