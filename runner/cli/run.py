@@ -68,7 +68,7 @@ def carry_out(
     """Run the grid and report it. Return its session, whose journal is closed, and the exit code: 0 or 1.
 
     ``argv`` is recorded as the command line. ``extended``: a session of this process, in whose folder the run goes on
-    without a table. ``typed``: advise on a smaller run on a CPU, and say how to go on after an interrupt.
+    without a table. ``typed``: advise on a smaller run on a CPU, and on going on after an interrupt.
     Raises BadInput before any case is started, SystemExit after an interrupt.
     """
     launcher, reporters = options(plan)
@@ -89,9 +89,10 @@ def carry_out(
             print(f"runner: {error}", file=sys.stderr, flush=True)
         rows, lost = conclude(session, reporters, argv, shown=extended is None)
     if interrupts.first:
-        if typed and len(rows) < len(session.plan.cases):
+        if len(rows) < len(session.plan.cases):
             words = "resume=last" if plan.output_dir == OUTPUTS else f"resume={shlex.quote(str(session.folder))}"
-            print(f"runner: interrupted; to go on: python -m runner {words}", file=sys.stderr, flush=True)
+            text = f"to go on: python -m runner {words}" if typed else "nothing is decided: run it again"
+            print(f"runner: interrupted; {text}", file=sys.stderr, flush=True)
         raise SystemExit(128 + interrupts.first)
     return session, 1 if ended or lost else exit_code(rows)
 

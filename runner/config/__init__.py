@@ -109,7 +109,8 @@ def _flags(words: Sequence[str]) -> Namespace:
         if grid.is_field(name):
             value = value or (after[0] if after and after[0].isidentifier() else "...")
             raise BadInput(f"{flag}: options and fields have no dashes; write {name}={value}")
-        _refuse_flags(f"{flag}: no such flag")
+        if not (flags.overrides and flags.overrides[0].isidentifier()):  # told as no override: perhaps a sub-command
+            _refuse_flags(f"{flag}: no such flag")
     return flags
 
 

@@ -10,6 +10,7 @@ import pytest
 from runner import cli
 from runner.cli._interrupts import Interrupts
 from runner.report import terminal
+from runner.store.session import Session
 
 
 def test_an_interrupt_while_an_event_is_handled_is_thrown_into_the_source_of_events():
@@ -63,3 +64,15 @@ def test_an_interrupt_while_the_run_is_reported_costs_no_report(monkeypatch, cap
     assert end.value.code == 128 + number
     assert "1 case: 1 ok" in capsys.readouterr().out
     assert list(tmp_path.glob("*/*/rows.csv"))
+
+
+def test_a_command_that_decides_says_after_an_interrupt_that_it_has_not(monkeypatch, capsys, tmp_path):
+    done = Session.done
+    monkeypatch.setattr(Session, "done", lambda *given: os.kill(os.getpid(), signal.SIGINT) or done(*given))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (tmp_path / "k.py").write_text("import torch\ndef f(a, b, *, n=1):\n    return a + b\n")
+    words = ["workload=add", "workload.rows=8", "workload.cols=8", "log=none", f"output_dir={tmp_path}/outputs"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["tune", *words, "impl=file", f"impl.path={tmp_path}/k.py:f", "impl.args.n=1,2", "quick=true"])
+    assert end.value.code == 130
+    assert capsys.readouterr().err.endswith("runner: interrupted; nothing is decided: run it again\n")

@@ -75,6 +75,7 @@ KINDS = {  # the words → the next step
     "one run twice": ("gate --baseline last last", "give each run once"),
     "a revision that is not there": ("gate --against nowhere impl=file impl.path=k.py:gelu", "--against nowhere"),
     "words for a number": ("gate --against HEAD impl=triton --repeat two", "gate --help"),
+    "a flag of a sub-command that is misspelt": ("gat --against HEAD", "did you mean the sub-command gate"),
     "a report as a flag": ("report --html", "--html: no such flag"),
     "a format of another command": ("plan --format csv", "'table', 'json'"),
 }
