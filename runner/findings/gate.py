@@ -23,6 +23,7 @@ JUDGED: tuple[Word, ...] = (*ALARMS, "unclear", "ok")
 ABSENT = ("unsupported", "skipped")  # statuses of a case that does not exist there, or was never started
 PASS, FAIL, UNCLEAR = 0, 1, 3  # exit codes
 BESIDE = "name such files from __file__, so that each revision reads its own"
+ALONE = "repeat it when no other process uses the machine"
 ONE_CALL = "give both functions to one call of bench, which samples them in turn"
 MOST_LONGER = 50  # times the measuring that is worth advising; beyond, the limit is too near to the slowdown
 TENFOLD = 10  # as long: from here a factor says more than a percentage
@@ -67,7 +68,10 @@ def before_after(
     replicas, compared, pairs = replicas_by_case(rows), by_key(rounds), []
     for couple in couples:
         before, after = (replicas.get(case.shared_key, []) for case in couple)
-        ratio = time_ratio(after, before, compared) if before and after else None
+        in_rounds = ({row.case.replica for row in side if row.case.key in compared} for side in (before, after))
+        paired = set.intersection(*in_rounds)  # a process that another case has ended has no rounds
+        timed = [[row for row in side if row.case.replica in paired] if paired else side for side in (after, before)]
+        ratio = time_ratio(timed[0], timed[1], compared) if before and after else None
         if separate := ratio and not ratio.paired:
             ratio = ratio if bounds(ratio) else None
         pair = Pair(
@@ -76,7 +80,7 @@ def before_after(
             row=merge_replicas(after) if after else None,
             doubt=_no_rounds(before[0], after[0]) if separate else doubt(ratio) if ratio else "",
             ratio=ratio,
-            processes=(len(before), len(after)),
+            processes=(len(timed[1]), len(timed[0])),
         )
         pairs.append(pair)
     return pairs
@@ -155,7 +159,7 @@ def _no_rounds(before: Row, after: Row) -> str:
     verdicts = before.metrics.get("verdict"), after.metrics.get("verdict")
     longest = (each.fields.get("max_s") for each in after.case.measures if each.name == "benchmark")
     if "contended" in verdicts or seconds <= float(next(longest, None) or 0.0):
-        return "there are no paired rounds of both; repeat it when no other process uses the machine"
+        return f"there are no paired rounds of both; {ALONE}"
     return f"there are no paired rounds, as for slow calls; measure.benchmark.max_s={seconds:.2g} allows them"
 
 
@@ -197,10 +201,10 @@ def again(decisions: Sequence[GateDecision]) -> list[int]:
     """Return the places of what to measure again: what is unclear, and a slowdown that few processes have seen."""
     places = []
     for place, each in enumerate(decisions):
-        if ratio := each.pair.ratio:
-            undecided = each.word == "unclear" and ratio.paired and BESIDE not in each.reason
-            if undecided or (each.word == "slower" and min(each.pair.processes) < REPLICAS):
-                places.append(place)
+        is_paired = each.pair.ratio is not None and each.pair.ratio.paired
+        undecided = each.word == "unclear" and (is_paired or ALONE in each.reason) and BESIDE not in each.reason
+        if undecided or (each.word == "slower" and min(each.pair.processes) < REPLICAS):
+            places.append(place)
     return places
 
 

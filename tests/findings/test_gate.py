@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -190,7 +191,9 @@ def test_what_is_unclear_is_measured_again_and_a_slowdown_until_three_processes_
     pairs = [pair(), pair(0.2), pair(0.2, processes=3), pair(0.0, 0.2, processes=3), pair(ratio=None)]
     findings = decide(pairs, LIMIT)
     assert [one.word for one in findings] == ["ok", "slower", "slower", "unclear", "unclear"]
-    assert again(findings) == [1, 3]
+    assert again(findings) == [1, 3, 4]
+    slow = pair(ratio=None, after=row(wall_us=1e6))
+    assert again(decide([slow], LIMIT)) == []
 
 
 def rounds(before, after, slowdown, wobble=0.001):
@@ -217,6 +220,12 @@ def test_pairs_take_the_ratio_from_the_paired_rounds_of_all_processes():
     assert found[1].ratio.log == pytest.approx(math.log(1.1), abs=0.002)
     assert words(*found) == ["ok", "slower"]
     assert words(*before_after(couples, rows[:1], compared, names)) == ["unclear", "unclear"]
+    (found,) = before_after(
+        couples[1:], rows, compared[:1] + compared[2:], names
+    )  # another case ended the first process
+    assert (found.processes, words(found)) == ((2, 2), ["slower"])
+    wrong = replace(row("wrong"), case=rows[3].case)
+    assert words(*before_after(couples[1:], [*rows[:3], wrong, *rows[4:]], compared[2:], names)) == ["wrong"]
 
 
 def test_a_change_that_paired_and_separate_times_contradict_is_unclear():
@@ -238,7 +247,7 @@ def test_calls_too_slow_for_paired_rounds_are_judged_by_their_separate_times(aft
     (decision,) = decide(before_after([(before, after)], rows, [], Names([after])), LIMIT)
     assert decision.word == word
     assert decision.reason.startswith("there are no paired rounds of both" if word == "unclear" else "")
-    assert again([decision]) == [0] * (word == "slower")
+    assert again([decision]) == [0] * (word != "ok")
 
 
 def mixed():
