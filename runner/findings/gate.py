@@ -15,7 +15,7 @@ from .names import Names
 from .ratios import bounds, by_key, doubt, time_ratio
 from .replicas import merge_replicas, replicas_by_case
 from .run_comparison import Pair
-from .validity import is_wrong
+from .validity import contended, is_wrong
 
 Word = Literal["slower", "wrong", "failing", "unclear", "ok", "new", "removed", "not judged", "skipped"]
 ALARMS: tuple[Word, ...] = ("wrong", "failing", "slower")
@@ -192,6 +192,8 @@ def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     if needed <= ratio.systematic:
         return f"{wanted}, of which {own} is the instrument's: a larger --max-slowdown"
     longer = ratio.sampling**2 / (needed**2 - ratio.systematic**2)
+    if longer > MOST_LONGER and any(row and contended(row) for row in (pair.reference, pair.row)):
+        return f"{wanted}: {ALONE}"
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"
     return f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * processes))}"

@@ -179,6 +179,8 @@ def test_an_unclear_one_says_what_would_decide_it(slowdown, half, systematic, ad
 def test_what_several_processes_left_unclear_needs_more_of_them():
     (found,) = decide([pair(0.0, 0.06, processes=5)], LIMIT)
     assert found.reason.endswith("has ±6 %: replicas=21")
+    (found,) = decide([pair(0.029, 0.06, after=row(verdict="contended"))], LIMIT)  # what it needs says nothing
+    assert found.reason.endswith("has ±6 %: repeat it when no other process uses the machine")
 
 
 def test_calls_that_are_too_slow_for_paired_rounds_are_told_what_allows_them():
