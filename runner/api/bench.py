@@ -132,6 +132,7 @@ def bench(
         ranks=ranks,
         gpu_s=GPU_S if max_s is None else None,
         goes_on=(several or sizes is not None) and not ranks,
+        names=[*functions] if several else (),
     )
     rows = Rows(functions, settings, swept=sizes is not None, grad=grad)
 

@@ -174,6 +174,8 @@ def _meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
     assert isinstance(chosen, DictConfig)
     if key == "workload.path":
         return "a workload in a file is chosen by workload=FILE, as in workload=rms_norm.py"
+    if key == "workload.ranks" and "path" in parent:
+        return "no such field; a file has it if one of its functions has a parameter rank or world_size"
     if key == name and having_argument(name, [str(chosen.workload.name)]):
         return f"no such field; did you mean impl.args.{name}?"
     others = {} if key.startswith("workload.") and "path" in parent else _fields(folders)  # a file's fields are its own

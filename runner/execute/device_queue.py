@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from ..device.gpus import Gpu
 from ..records.bad_input import BadInput
 from ..records.case import CaseRecord, Scalar
 from ..records.paired_rounds import PairedRounds
+from ..records.plain_text import printable
 from ..records.redaction import clip
 from ..records.row import Phase, Row, Status
 from . import Event, Limits, Notice, Ready, Started
@@ -29,6 +31,7 @@ MOST_STARTS = 2  # failed starts in a row after which the device is out of servi
 SMALL_BYTES = 16 * 2**30  # on a GPU with less memory, a spare worker's CUDA context would take memory that cases need
 TIMED: tuple[Phase, ...] = ("measure", "compare")  # phases in which nothing else may run on the device
 DOUBTFUL = ("error", "build_failed", "timeout", "wrong")  # code of an earlier case may be the cause
+THROWN = re.compile(r"terminate called after .*\n *what\(\): *(.+)")  # by C++: an exception that nothing catches
 STUCK = "a killed worker has not ended and holds it: see dmesg; a reboot may be needed"
 
 
@@ -258,7 +261,8 @@ class DeviceQueue:
             reason = f"the machine, or this run's share of it, was out of memory: {outcome} by the kernel"
             yield from self._lost(worker, "oom", reason)
         else:
-            yield from self._lost(worker, "crashed", f"{outcome} in phase {worker.phase}")
+            thrown = "".join(f": {printable(text)}" for text in THROWN.findall(worker.printed())[:1])
+            yield from self._lost(worker, "crashed", f"{outcome} in phase {worker.phase}{thrown}")
 
     def _lost(self, worker: WorkerProcess, status: Status, reason: str) -> Iterator[Event]:
         """Report the case or phase of a worker that has ended or was killed as ``status``."""

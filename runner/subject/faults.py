@@ -11,6 +11,7 @@ from ..records.figures import figure
 from ..records.plain_text import printable
 from ..records.redaction import clip
 from ..records.row import Phase, Status
+from ..timing import ranks
 from ..timing.correctness import WrongOutput
 
 OUT_OF_MEMORY = re.compile(
@@ -89,6 +90,9 @@ def classify(error: BaseException, phase: Phase) -> Fault:
         return Fault("unsupported", f"it needs the network, which cannot be reached here ({reason})")
     if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
         return Fault("unsupported", reason)
+    if "Default process group has not been initialized" in text and ranks.current.count == 1:
+        several = "a file runs on several ranks if one of its functions has a parameter rank or world_size"
+        reason = f"{reason.removesuffix('.')}; {several}"
     # BuildFailed is of kernels/, of any revision.
     by_compiler = COMPILERS.match(type(error).__module__) or name == "BuildFailed"
     if phase == "build" and (by_compiler or isinstance(error, SyntaxError | ImportError | AttributeError)):

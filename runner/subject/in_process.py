@@ -59,6 +59,7 @@ class Options:
     ranks: bool = False  # all ranks of torch.distributed measure together
     gpu_s: float | None = GPU_S  # for the samples of one function on a GPU; None: ``settings.max_s``
     goes_on: bool = False  # go on with the other functions if one raises
+    names: Sequence[str] = ()  # of several functions, which all ranks must give in one order
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,11 @@ class _Session:
     def __init__(self, functions: Sequence[Function], args: Sequence[Any], options: Options, kind: str) -> None:
         """Run the reference, before a function may change its arguments."""
         self._functions, self._args, self._options, self._kind = functions, args, options, kind
-        asked = f"{len(functions)} functions, {options.settings}"
-        if len({*ranks.current.gather(asked, "measurement")}) > 1:
-            raise ValueError("the ranks ask for different functions or settings: call it with the same ones on each")
+        asked = [*options.names, len(functions), options.grad, bool(options.reference), str(options.settings)]
+        if any(other != asked for other in ranks.current.gather(asked, "measurement")):
+            raise ValueError(
+                "the ranks ask for different functions or settings: call it with the same ones on each, in one order"
+            )
         self._paths: Collection[str] = ()  # of the reference's differentiable outputs
         self._expected = self._expected_now() if options.reference else None
         self._settings, self._work = options.settings, _work(options, args)

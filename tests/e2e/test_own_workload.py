@@ -124,6 +124,10 @@ def test_what_is_kept_of_integers_is_wrong(run, here):
     [
         (("workload=rms_norm.py", "workload.colz=3"), "workload.colz: no such field; did you mean cols?"),
         (
+            ("workload=rms_norm.py", "workload.ranks=2"),
+            "workload.ranks: no such field; a file has it if one of its functions has a parameter rank or world_size",
+        ),
+        (
             ("workload=batched.py", "workload.batch=2"),
             "workload.batch: no such field; did you mean batch_size? One of: ",
         ),

@@ -21,7 +21,9 @@ import ctypes, faulthandler, json, os, signal, stat, subprocess, sys, threading,
 def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
 
 def segfault(x): print("about to read address 0", flush=True); ctypes.string_at(0)
-def abort(x): os.abort()
+def abort(x):
+    os.write(2, b"terminate called after throwing an instance of 'std::runtime_error'\\n  what():  no such size\\n")
+    os.abort()
 def leaves(x): os._exit(0)
 def stops(x): os.kill(os.getpid(), signal.SIGSTOP); return right(x)
 def loops(x):
@@ -142,7 +144,7 @@ def test_each_way_to_fail_has_its_status_and_the_next_case_is_right(grid):
         "right": "ok",
     }
     assert rows["segfault"].reason == "the worker was killed by SIGSEGV in phase build"
-    assert rows["abort"].reason == "the worker was killed by SIGABRT in phase build"
+    assert rows["abort"].reason == "the worker was killed by SIGABRT in phase build: no such size"
     assert rows["leaves"].reason == "the worker exited with code 0 in phase build"
     assert rows["exits"].reason == "the worker exited with code 3 in phase build"
     assert rows["interrupts"].reason == "KeyboardInterrupt"

@@ -64,6 +64,16 @@ def test_the_name_of_an_exception_is_short_and_can_be_printed(name):
     assert len(reason) < 1100
 
 
+SEVERAL_RANKS = "a file runs on several ranks if one of its functions has a parameter rank or world_size"
+
+
+def test_an_operation_that_needs_other_ranks_says_how_a_file_gets_them():
+    with pytest.raises(ValueError, match="process group") as caught:
+        torch.distributed.all_reduce(torch.ones(1))
+    reason = classify(caught.value, "build").reason
+    assert reason.endswith("init_process_group; " + SEVERAL_RANKS)
+
+
 def test_only_a_cuda_error_spoils_the_process():
     assert classify(RuntimeError("CUDA error: an illegal memory access was encountered"), "check").spoiled
     assert not classify(torch.OutOfMemoryError("CUDA out of memory"), "check").spoiled
