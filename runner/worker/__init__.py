@@ -141,12 +141,10 @@ class Worker:
         job.metrics["wall_s"] = time.perf_counter() - started
         used = self._used.finish()
         shared = _of_worktree(case, self._used.implementation())
-        if job.phase == "inputs" or (
-            job.phase == "check" and "build_s" not in job.metrics
-        ):  # before the revision's code
-            shared = [*_changed_workload(case), *_of_worktree(case, [path for path in used if path != FILES], ())]
+        if "build_s" not in job.metrics and job.phase != "build":  # it failed before the revision's own code
+            shared = _of_worktree(case, used.keys() - {FILES}, shared=True)
         elif job.wrong or (fault and fault.status != "unsupported"):  # perhaps by a reference that the revision has not
-            shared = _changed_workload(case) or shared
+            shared = _of_worktree(case, filter(os.path.isfile, [_own_file(case)]), shared=True) or shared
         if shared:
             job.metrics["worktree_files"] = ", ".join(shared)
             job.fallback = f"it read {shared[0]} of the working tree, which differs in {case.impl.revision}"
@@ -211,37 +209,27 @@ def _judged_anew(row: Row, problem: ProblemState) -> Row:
     return row.found_wrong(anew["wrong"]) if anew["wrong"] else row
 
 
-def _of_worktree(case: CaseRecord, used: Iterable[str], exempt: tuple[str, ...] = (*LINKED,)) -> list[str]:
+def _of_worktree(case: CaseRecord, used: Iterable[str], *, shared: bool = False) -> list[str]:
     """Return the paths of the working tree that a case of a git revision has ``used`` and that differ in the revision.
 
-    Inputs and reference come from the working tree, so the file of the workload is left out, and folders ``exempt``.
+    Inputs and reference come from the working tree, so what belongs to them counts only if ``shared``.
     """
-    if (snapshot := _snapshot(case)) is None:
-        return []
-    others = (path for path in sorted(used) if path != _own_file(case) and not path.startswith(exempt))
-    changed = (path.removesuffix(MODULE) for path in others if snapshot.differs(path))
-    return [os.path.relpath(path, snapshot.worktree) for path in changed]
-
-
-def _changed_workload(case: CaseRecord) -> list[str]:
-    """Return the user's file of the workload if inputs, reference or limits differ in the revision of ``case``."""
-    snapshot, own = _snapshot(case), _own_file(case)
-    if not (snapshot and own and snapshot.differs(own)):
-        return []
-    differs = own_file.differs(Path(own), snapshot.place(Path(own)), own_file.PARTS)
-    return [os.path.relpath(own, snapshot.worktree)] if differs else []
-
-
-def _snapshot(case: CaseRecord) -> revisions.Snapshot | None:
-    """Return the files of the revision of ``case``; None if it is that of the working tree."""
     place = implementations.build(case.impl).revised() if case.impl.commit else None
-    return None if place is None else revisions.snapshot(str(case.impl.fields["rev"]), place)
+    if place is None:
+        return []
+    snapshot = revisions.snapshot(str(case.impl.fields["rev"]), place)
+
+    def counts(path: str) -> bool:
+        if path != _own_file(case):
+            return shared or not path.startswith((*LINKED,))
+        return shared and own_file.differs(Path(path), snapshot.place(Path(path)), own_file.PARTS)
+
+    changed = [path for path in sorted(used) if snapshot.differs(path) and counts(path)]
+    return [os.path.relpath(path.removesuffix(MODULE), snapshot.worktree) for path in changed]
 
 
 def _own_file(case: CaseRecord) -> str:
-    """Return the path of the user's file of the workload; "" for a workload of this project."""
-    path = case.workload.fields.get("path")
-    return os.path.abspath(str(path)) if path else ""
+    return os.path.abspath(str(case.workload.fields.get("path") or case.workload.name))
 
 
 def tidy() -> None:
