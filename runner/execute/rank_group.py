@@ -29,6 +29,7 @@ class RankGroup(WorkerProcess):
         self._answers: dict[int, dict[str, Any]] = {}  # rank → its answer about this case, in the order of arrival
         self._failed_at = 0.0  # when the first failed row came
         self._lost: int | None = None  # the rank that ended first
+        self._late: list[int] = []  # ranks for which others waited at the end of a phase
         self._place = MeetingPlace(count)
         super().__init__(source, log_path, gpus, measures=True, like=like, place=(self._place.path, 0, count))
         try:
@@ -160,17 +161,18 @@ class RankGroup(WorkerProcess):
         for rank in self._ranks:
             WorkerProcess.print_stacks(rank)
         stacks = [WorkerProcess.printed(rank) for rank in self._ranks]
-        late = [str(number) for number, stack in enumerate(stacks) if not any(frame in stack for frame in WAITS)]
-        if not late:
+        self._late = [number for number, stack in enumerate(stacks) if not any(frame in stack for frame in WAITS)]
+        if not self._late:
             return ", since all ranks wait: each must call the same collectives in the same order"
-        return f" on rank {' and '.join(late)}" if len(late) < len(stacks) else ""
+        return f" on rank {' and '.join(map(str, self._late))}" if len(self._late) < len(stacks) else ""
 
     def printed(self) -> str:
-        """Return the output of the rank that was lost, or of all ranks."""
+        """Return the output of the rank that was lost, or of all ranks: first of those for which others wait."""
         texts = [WorkerProcess.printed(rank) for rank in self._ranks]
         if self._lost is not None:
             return texts[self._lost]
-        return "".join(f"rank {number}:\n{text}\n" for number, text in enumerate(texts) if text)
+        order = sorted(range(len(texts)), key=lambda number: number not in self._late)
+        return "".join(f"rank {number}:\n{texts[number]}\n" for number in order if texts[number])
 
     def cut_log(self) -> None:
         """See WorkerProcess."""

@@ -200,6 +200,7 @@ def test_a_rank_that_hangs_is_named_and_ranks_that_wait_for_each_other_are_told_
     assert (apart.status, hanging.status) == ("timeout", "timeout")
     assert "all ranks wait: each must call the same collectives" in apart.reason
     assert hanging.reason.startswith("no end of phase build within 8 s on rank 1;")
+    assert hanging.detail.startswith("rank 1:"), "the stack of rank 0 only shows that it waits"
 
 
 @pytest.mark.long
