@@ -134,7 +134,7 @@ def bench(
         goes_on=(several or sizes is not None) and not ranks,
         names=[*functions] if several else (),
     )
-    rows = Rows(functions, settings, swept=sizes is not None, grad=grad)
+    rows = Rows(functions, settings, swept=sizes is not None, grad=grad, ranks=ranks)
 
     def measured(size: Any) -> tuple[Any, ...]:
         made = args if make is None else make(size)

@@ -30,14 +30,16 @@ LONGEST = 100  # characters of the arguments in the name of a problem
 class Rows:
     """The rows of several functions at one size after the other, with their samples and paired rounds."""
 
-    def __init__(self, functions: Mapping[str, Callable[..., Any]], timer: Timer, *, swept: bool, grad: bool) -> None:
+    def __init__(
+        self, functions: Mapping[str, Callable[..., Any]], timer: Timer, *, swept: bool, grad: bool, ranks: bool
+    ) -> None:
         self.rows: list[Row] = []
         self.samples: dict[str, Sequence[float]] = {}  # in us, by the keys of the cases
         self.rounds: list[PairedRounds] = []
         self.error: Exception | None = None  # the first one
         self.lost = ""  # why no function can be called any more
         self._files = {name: source_file(function) for name, function in functions.items()}
-        self._swept, self._grad, self._device = swept, grad, ""
+        self._swept, self._grad, self._ranks, self._device = swept, grad, ranks, ""
         self._measure = Choice(BENCH, dict(vars(timer)))
 
     def add(
@@ -71,6 +73,10 @@ class Rows:
         fields: dict[str, Scalar] = {"n": scalar(size)} if self._swept else {}
         if self._grad:
             fields["grad"] = True
+        if self._ranks:
+            import torch.distributed as dist
+
+            fields["ranks"] = dist.get_world_size() if dist.is_initialized() else 1
         return Choice("size" if self._swept else described(args), fields)
 
     def _row(self, case: CaseRecord, found: Measured, device: str) -> Row:

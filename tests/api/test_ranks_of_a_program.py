@@ -31,7 +31,7 @@ def wrong(x):
 
 functions = {"summed": summed, "again": lambda x: summed(x), "wrong": wrong}
 compared = bench(functions, torch.ones(100), check=summed, atol=0, rtol=0, ranks=True, max_s=0.05)
-print([line.timing.us for line in compared][:2], compared["wrong"].timing.reason)
+print([line.timing.us for line in compared][:2], compared["wrong"].timing.reason, repr(compared).splitlines()[1])
 
 calls = 0
 def late(x):
@@ -67,6 +67,7 @@ def test_all_ranks_get_the_same_times_and_know_what_fails_on_one(tmp_path):
     (first, *of_0), (second, *of_1) = [process.communicate(timeout=100)[0].splitlines() for process in running]
     assert first == second
     assert "] rank 1: " in first
+    assert "ranks=2" in first
     left, differ = (
         "HasLeft: rank 1 has raised an exception",
         "ValueError: the ranks ask for different functions or settings",
