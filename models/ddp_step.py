@@ -55,9 +55,10 @@ class DdpStep(OnRanks):
         training.let_backward_reuse_buffers(True)
 
         def run() -> tuple[Tensor, ...]:
-            gradients = function(x, *params, **options)
-            with span("optimizer_step"), torch.no_grad():
-                torch._foreach_add_(params, gradients, alpha=-self.lr)
+            with span("step_0"):
+                gradients = function(x, *params, **options)
+                with span("optimizer_step"), torch.no_grad():
+                    torch._foreach_add_(params, gradients, alpha=-self.lr)
             return *gradients, *(param.detach() for param in params)
 
         def reset() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from ..kernels.spans import watched
 from ..timing import clock as time
+from ..timing import ranks
 from ..timing.call import Call
 from ..timing.capture import captured
 
@@ -34,7 +35,7 @@ class PartTimer:
         """Return us of each part in a mean step, those of a step of a call without events, and the share of both.
 
         Calls with and without events take turns, after a first one of each; the median of ``calls`` counts. Without
-        parts in the call, the result is empty.
+        parts in a step of the call, the result is empty.
         """
         whole: list[float] = []
         divided: list[dict[str, float]] = []
@@ -58,9 +59,10 @@ class PartTimer:
             self._marks.clear()
         with nullcontext() if self._call.captured else watched(self._part):
             self._us(self._run)
-        times, steps = {f"{name}_us": 0.0 for name, _ in self._marks if name}, self._steps
+        steps = self._steps
+        times = {f"{name}_us": 0.0 for name, _ in self._marks if name and steps}
         for (name, begin), (_, end) in pairwise(self._marks):
-            if name:
+            if name and steps:
                 times[f"{name}_us"] += (1e3 * begin.elapsed_time(end) if self._gpu else 1e6 * (end - begin)) / steps
         return times
 
@@ -92,6 +94,7 @@ class PartTimer:
     def _us(self, run: Callable[[], object]) -> float:
         self._call.restore()
         self._wait()
+        ranks.current.meet()
         started = time.perf_counter()
         run()
         self._wait()

@@ -20,10 +20,11 @@ def test_gradients_that_are_not_averaged_are_wrong(run, tmp_path):
     (tmp_path / "mine.py").write_text(LOCAL)
     sizes = ["workload.ranks=2", "workload.dim=16", "workload.layers=2", "workload.batch=8"]
     file = f"impl.path={tmp_path}/mine.py:local"
-    result = run("workload=ddp_step", *sizes, "impl=overlap,file", file, *QUICK, "-m")
+    result = run("workload=ddp_step", *sizes, "impl=overlap,file", file, "measure=[benchmark,parts]", *QUICK, "-m")
     assert result.statuses() == {"overlap": "ok", "file": "wrong"}, result.out + result.err
     right, wrong = result.rows()
     assert right["metrics"]["rank_spread_us"] >= 0
+    assert right["metrics"]["backward_us"] > 0 < right["metrics"]["optimizer_step_us"]
     assert "grad of w1" in wrong["reason"]
 
 

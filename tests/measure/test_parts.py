@@ -32,6 +32,10 @@ def test_parts_add_up_to_the_step():
 
 
 def test_a_call_without_parts_is_not_measured():
-    for parts in ({}, {"another": 0.0}):
+    def outside_of_a_step():
+        with span("forward"):
+            pass
+
+    for run in (lambda: steps({}), lambda: steps({"another": 0.0}), outside_of_a_step):
         with pytest.raises(CannotMeasure, match="no parts: take a workload that trains"):
-            Parts(calls=1).measure(Call(lambda parts=parts: steps(parts)), MeasureContext("cpu", None))
+            Parts(calls=1).measure(Call(run), MeasureContext("cpu", None))
