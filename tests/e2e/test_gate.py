@@ -64,7 +64,7 @@ def test_what_is_unchanged_is_not_measured_unless_asked_for(run, gate, repositor
     ]
     assert len(list(repository.glob("outputs/*/*"))) == 1
     one = [*GRID, *QUICK, "workload.cols=1000"]
-    found = gate("--against", "HEAD~1", "--all", "--max-slowdown", "300%", "--repeat", "0", overrides=one)
+    found = gate("--against", "HEAD~1", "--all", "--max-slowdown", "300%", overrides=one)
     assert found.returncode == 0, found.stdout
     assert "file@HEAD~1" in found.stdout
     assert "PASS: nothing is slower by more than 300 % (1 compared with HEAD~1)" in found.stdout
