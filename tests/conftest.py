@@ -46,6 +46,7 @@ preloaded.install()  # commands of the runner are forked from one process that h
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
 # Files whose tests share what they compile or start.
 SHARING = ("test_compiled_cuda_softmax.py", "test_compiled_hopper.py", "test_over_ranks.py")
+LONGEST = ("test_every_kernel.py", *SHARING)  # of those in kernels/, what one process runs for ten seconds or more
 INTERPRETED = "test_under_the_interpreter.py"  # each of its tests runs a minute of others
 SMALL = ("implementations", "kernels", "models", "subject")  # folders whose tests compute on tensors of some kilobytes
 
@@ -190,13 +191,13 @@ def pytest_report_header() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs a GPU where there is none; long tests come first, and what can fill gaps last."""
+    """Leave out what needs a GPU where there is none. Long tests come first; what can fill gaps last, by length."""
     import torch
 
     if not torch.cuda.is_available() and (out := [item for item in items if item.get_closest_marker("gpu")]):
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
         config.hook.pytest_deselected(items=out)
-    items.sort(key=lambda item: (item.path.name != INTERPRETED, KERNELS in item.nodeid))
+    items.sort(key=lambda item: (item.path.name != INTERPRETED, KERNELS in item.nodeid, item.path.name not in LONGEST))
 
 
 @pytest.hookimpl(optionalhook=True)
