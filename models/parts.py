@@ -59,10 +59,11 @@ class PartTimer:
             self._marks.clear()
         with nullcontext() if self._call.captured else watched(self._part):
             self._us(self._run)
-        steps = self._steps
-        times = {f"{name}_us": 0.0 for name, _ in self._marks if name and steps}
+        if not (steps := self._steps):
+            return {}
+        times = {f"{name}_us": 0.0 for name, _ in self._marks if name}
         for (name, begin), (_, end) in pairwise(self._marks):
-            if name and steps:
+            if name:
                 times[f"{name}_us"] += (1e3 * begin.elapsed_time(end) if self._gpu else 1e6 * (end - begin)) / steps
         return times
 

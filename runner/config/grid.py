@@ -10,7 +10,7 @@ from .. import implementations
 from ..measure.columns import check_columns, compared_quantities
 from ..records.bad_input import BadInput, choices
 from ..records.case import ARGS, CaseRecord, Choice
-from ..records.debugging import useless_debug
+from ..records.debugging import device_under, useless_debug
 from ..records.labels import Labels
 from ..records.options import option_class
 from ..records.plan import NAME, NAME_RULE, Plan, Resume
@@ -47,7 +47,7 @@ class Globals(Settings):
     def __post_init__(self) -> None:
         if self.name is not None and not NAME.fullmatch(self.name):
             raise ValueError(f"name: {NAME_RULE}")
-        if reason := useless_debug(self.debug, self.device):
+        if reason := useless_debug(self.debug, device_under(self.debug, self.device)):
             raise ValueError(f"debug: {reason}")
 
 
@@ -158,8 +158,8 @@ def _globals(values: Mapping[str, Any]) -> Globals:
         raise BadInput(f"experiment: no such field; {FIRST_LINE}")
     if (gpu := str(values.get("device")).removeprefix("cuda:")).isdigit():
         raise BadInput(f"device: it takes cpu or cuda; a GPU is chosen by launcher.gpus={gpu}")
-    interpreted = values.get("debug") == "interpret" and values.get("device") == "auto"
-    return build(Globals, {**values, "device": "cpu"} if interpreted else values, "")
+    settings = build(Globals, values, "")
+    return replace(settings, device=device_under(settings.debug, settings.device))
 
 
 def _node(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from ..device import gpus
 from ..records.bad_input import BadInput, choices
+from ..records.debugging import device_under
 from . import shapes
 from .compose import Composer, key_of
 from .grid import AXES, check_count, having_argument, is_offered, is_run_field
@@ -250,8 +251,8 @@ def _study(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], dict[str
     """Return the axes of an experiment: to combine, to walk together, and to take one at a time."""
     together, paired, alone, on_cpu = (dict(_declared(config, name)) for name in AXES)
     local = OmegaConf.select(config, "launcher.name") == "local"  # a cluster is assumed to have GPUs
-    without_gpu = config.debug == "interpret" or (local and not gpus.visible())
-    if on_cpu and (config.device == "cpu" or (config.device == "auto" and without_gpu)):
+    device = device_under(config.debug, config.device)
+    if on_cpu and (device == "cpu" or (device == "auto" and local and not gpus.visible())):
         for axes in (paired, alone):
             axes |= {key: on_cpu.pop(key) for key in axes if key in on_cpu}
         together |= on_cpu

@@ -10,6 +10,7 @@ Aid = Literal[
     "sanitizer",  # run the case under compute-sanitizer too, before it is checked
     "anomaly",  # let autograd name the operation whose backward makes NaN
 ]
+Device = Literal["auto", "cpu", "cuda"]
 DEBUG_ENVIRONMENT: Mapping[str | None, Mapping[str, str]] = {  # for the workers of such cases, before they import torch
     "launch_blocking": {"CUDA_LAUNCH_BLOCKING": "1"},  # read when CUDA starts
     # read when a kernel is decorated, Triton's own among them, and when Numba is imported
@@ -23,6 +24,11 @@ DETERMINISTIC_ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 def interpreted() -> bool:
     """Return whether Triton kernels run as Python in this process, those of the runner's timer included."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def device_under(aid: Aid | None, device: Device) -> Device:
+    """Return the ``device`` of cases with ``aid``: for the interpreter, auto is the CPU."""
+    return "cpu" if aid == "interpret" and device == "auto" else device
 
 
 def useless_debug(aid: str | None, device: str) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from .debugging import Aid
+from .debugging import Aid, Device
 from .schema import check
 
 IDENTIFIES = {"identifies": True}  # metadata of a field: cases that differ in it are different problems in any two runs
@@ -14,7 +14,7 @@ IDENTIFIES = {"identifies": True}  # metadata of a field: cases that differ in i
 class Settings:
     """The fields of config.yaml that every case has. Their defaults stand there; here a missing flag is off."""
 
-    device: Literal["auto", "cpu", "cuda"] = field(metadata=IDENTIFIES)
+    device: Device = field(metadata=IDENTIFIES)
     seed: Annotated[int, "at least 0"] = field(metadata=IDENTIFIES)  # random seed of the inputs
     debug: Aid | None = field(default=None, metadata=IDENTIFIES)  # a debugging mode
     time_wrong: bool = False  # measure even if the result is wrong

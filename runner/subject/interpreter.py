@@ -152,10 +152,12 @@ def _replacements(triton: Any) -> list[tuple[Any, str, Any]]:
 
 def _libdevice() -> Iterator[tuple[Any, str, Any]]:
     """Yield what makes the functions of libdevice compute, which a compiler would find: without one they do nothing."""
-    code = (lambda *args, name, compute: compute(name, *args)).__code__  # also of a function that is imported by name
-    of_wrapper = (lambda fn: lambda *args, name, compute: (fn, compute(name, *args))[1])(
-        None
-    ).__code__  # binds one name
+
+    def wrapper(fn: object) -> Any:  # the code of a function that refers to a name outside fits only such functions
+        return lambda *args, name, compute: (fn, compute(name, *args))[1]
+
+    # A function that is imported by name gets new code as well.
+    code, of_wrapper = (lambda *args, name, compute: compute(name, *args)).__code__, wrapper(None).__code__
     for module in ("libdevice", "cuda.libdevice"):
         for name, function in vars(import_module(f"triton.language.extra.{module}")).items():
             if isinstance(function, FunctionType):

@@ -51,7 +51,7 @@ MEANS = {"mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d
 # Roundings that the error of an operator is as large as, where that is not one: torch's own GELU on a CPU uses an erf
 # whose error reaches 8 unit roundoffs, and 1 + erf(x) cancels for negative x.
 ROUNDINGS = {"erf": 3.0, "erfc": 3.0}
-# Beginnings of operators that factor matrices, or solve with factors, and operators that only begin so.
+# Operators that factor matrices, or solve with factors, begin with one of these words; ENTRYWISE begin so and do not.
 FACTORS = ("linalg_", "cholesky_", "triangular_solve")
 ENTRYWISE = {"linalg_vector_norm", "linalg_cross"}
 SCANS = {"cumsum", "cumprod", "logcumsumexp"}

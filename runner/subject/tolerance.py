@@ -31,7 +31,7 @@ from .recompiles import eagerly
 from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
 
 SEED = 1
-DRAWS = (10, 5)  # by whether the judge is quick
+DRAWS = (10, 5)  # of a judge, and of a quick one
 LEAST = 3  # draws, however large the case
 PROBES = {3: 1, 4: 1, 5: 1}  # by the number of draws: those that only probe the limits of the others; 2 of more than 5
 NAMED = 4  # arguments that a message names

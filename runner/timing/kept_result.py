@@ -68,7 +68,8 @@ def other_values(call: Call, inputs: Inputs) -> Iterator[None]:
 def keeps_first_values(call: Call, inputs: Inputs, outputs: list[Tensor]) -> bool:
     """Return whether wrong ``outputs`` come from values that ``call`` kept, those of ``other_values``.
 
-    They are right for those, and the same then, or wrong for others too. What overflows, or is wrong by little, is not.
+    Then the call is right if its inputs have those values, and it either returns the same outputs for them, or is wrong
+    for a third set of values too. A call whose outputs overflow, or are wrong by little, is right for the third set.
     """
     assert call.judge_anew
     numbers, kept = [*map(_numbers, inputs.numbers)], [output.clone() for output in outputs]
