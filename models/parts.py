@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ..timing import clock as time
 from ..timing import ranks
 from ..timing.call import Call
 from ..timing.capture import captured
+from ..timing.procedure import collector_paused
 
 
 class PartTimer:
@@ -34,8 +36,9 @@ class PartTimer:
     def figures(self, calls: int) -> dict[str, float]:
         """Return us of each part in a mean step, those of a step of a call without events, and the share of both.
 
-        Calls with and without events take turns, after a first one of each; the median of ``calls`` counts. Without
-        parts in a step of the call, the result is empty.
+        Calls without and with events take turns, after a first one of each; the median of ``calls`` counts. The share
+        is one of neighbours, since a host that launches kernels may be slower a second later. Without parts in a step
+        of the call, the result is empty.
         """
         whole: list[float] = []
         divided: list[dict[str, float]] = []
@@ -44,9 +47,10 @@ class PartTimer:
             divided.append(self._divided())
         if not divided[0]:
             return {}
+        steps_us = [us / self._steps for us in whole[1:]]
+        shares = [100 * sum(parts.values()) / step_us for parts, step_us in zip(divided[1:], steps_us, strict=True)]
         parts = sorted(divided[1:], key=lambda times: sum(times.values()))[calls // 2]
-        step_us = sorted(whole[1:])[calls // 2] / self._steps
-        return {**parts, "step_us": step_us, "parts_pct": 100 * sum(parts.values()) / step_us}
+        return {**parts, "step_us": median(steps_us), "parts_pct": median(shares)}
 
     @property
     def _steps(self) -> int:
@@ -96,10 +100,11 @@ class PartTimer:
         self._call.restore()
         self._wait()
         ranks.current.meet()
-        started = time.perf_counter()
-        run()
-        self._wait()
-        return 1e6 * (time.perf_counter() - started)
+        with collector_paused():
+            started = time.perf_counter()
+            run()
+            self._wait()
+            return 1e6 * (time.perf_counter() - started)
 
     def _wait(self) -> None:
         if self._gpu:

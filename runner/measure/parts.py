@@ -17,7 +17,7 @@ PHASES = {
 }
 COLUMNS = {f"{part}_us": Column("us", f"{text}, in one step of training", "lower") for part, text in PHASES.items()} | {
     "step_us": Column("us", "one step of training, in a call that is not divided into parts", "lower"),
-    "parts_pct": Column("%", "all parts of a step together, relative to step_us"),
+    "parts_pct": Column("%", "all parts of a step together, relative to a step of the undivided call before; median"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import time
 
 import pytest
@@ -29,6 +31,29 @@ def test_parts_add_up_to_the_step():
     assert figures["step_us"] >= 8000
     assert sum(figures[f"{name}_us"] for name in SECONDS) >= 8000
     assert figures["parts_pct"] > 0
+
+
+def test_a_host_that_becomes_slower_between_two_calls_does_not_change_their_sum():
+    calls = itertools.count()
+
+    def run():
+        steps(SECONDS if next(calls) < 7 else {name: 3 * seconds for name, seconds in SECONDS.items()})
+
+    figures = Parts(calls=5).measure(Call(run), MeasureContext("cpu", None))
+    assert next(calls) == 12, "a first call of each kind, and five"
+    assert 80 < figures["parts_pct"] < 125, "the medians of both kinds have a ratio of 3"
+
+
+def test_no_garbage_is_collected_while_parts_are_timed():
+    collecting = []
+
+    def run():
+        collecting.append(gc.isenabled())
+        steps(SECONDS)
+
+    Parts(calls=1).measure(Call(run), MeasureContext("cpu", None))
+    assert collecting == [False] * 4
+    assert gc.isenabled()
 
 
 def test_a_call_without_parts_is_not_measured():
