@@ -16,7 +16,7 @@ from ..records.row import Row
 from ..records.settings import EXACTNESS
 from ..records.untrusted import mapping
 from ..store.fingerprint import MEASURE, is_version
-from .matching import MatchedCase, Side, cases_by_key, match_sides
+from .matching import MatchedCase, match_sides, sides_of
 from .run import Run
 
 CLOCK_SHARE = 0.01  # medians of the clock that differ by less are alike
@@ -29,8 +29,7 @@ def differences(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str
     These are the machine, versions, commits, sources, inputs and settings. Sources, clocks and settings are compared
     over the cases that both have.
     """
-    sides = [Side(name, run, cases_by_key(run)) for name, run in zip(names, (a, b), strict=True)]
-    both = match_sides(*sides).both
+    both = match_sides(*sides_of((a, b), names)).both
     rows = [[row for pair in both for row in pair[place].rows] for place in (0, 1)]
     facts = [{**_machine(run), **_settings(shared or run.rows)} for run, shared in zip((a, b), rows, strict=True)]
     texts = [

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..measure.columns import check_columns, column_of
 from ..records.bad_input import BadInput
-from ..records.case import CaseRecord
 from ..records.columns import DERIVED
 from ..records.figures import counted, is_number
 from ..records.row import Row
@@ -19,10 +18,10 @@ from . import select
 from .change_points import TIME, Point, Series, with_change_points
 from .flat import case_fields
 from .lines import derive_lines
-from .matching import match_key, reduced, typed
+from .matching import MatchedCase, match_key, reduced_cases, told_apart, typed
 from .names import Names
 from .notes import reason_of
-from .replicas import merge_replicas, replicas_by_case
+from .replicas import merge_replicas
 from .validity import verdict
 
 
@@ -56,29 +55,28 @@ def read_history(output_dir: str, conditions: Sequence[str], column: str = TIME)
         remedy = "measure something first, or give output_dir=..."
         raise BadInput("; ".join([f"{output_dir}: no run there has a case to show", *(messages or [remedy])]))
     chosen = _fulfilling(every, conditions) if conditions else every
-    _check(column, {name for runs in chosen.values() for _, rows in runs for row in rows for name in row.metrics})
+    _check(column, {name for runs in chosen.values() for _, case in runs for row in case.rows for name in row.metrics})
     series = []
     for key, runs in chosen.items():
-        points = [_point(folder, rows, column) for folder, rows in runs]
+        points = [_point(folder, case.rows, column) for folder, case in runs]
         if any(point.value is not None for point in points):
-            newest = points[-1].row
-            series.append(Series(_of_series(newest.case, newest.device), key[-1], column, points))
+            series.append(Series(runs[-1][1].case.with_settings(device="auto"), key[-1], column, points))
     if not series:
-        row = next(rows[-1] for runs in reversed(chosen.values()) for _, rows in runs[-1:])
+        row = next(case.rows[-1] for runs in reversed(chosen.values()) for _, case in runs[-1:])
         reason = "" if row.status == "ok" else f"; the newest is {verdict(row)}: {reason_of(row)}"
         raise BadInput(f"{' '.join(conditions) or column}: no run has a figure for {column}{reason}")
     return History(with_change_points(series), messages)
 
 
 _Key = tuple[Any, ...]  # equal for points of one series; the device is the last
-_Runs = dict[_Key, list[tuple[Path, list[Row]]]]  # the runs of each series, with the rows of its case
+_Runs = dict[_Key, list[tuple[Path, MatchedCase]]]  # the runs of each series, with its case
 
 
 def _fulfilling(series: _Runs, conditions: Sequence[str]) -> _Runs:
     """Return the runs whose rows fulfil ``conditions``. Raises BadInput if there are none."""
     points = [(key, run) for key, runs in series.items() for run in runs]
     chosen: _Runs = {}
-    for place in select.where([_record(rows[0]) for _, (_, rows) in points], conditions, option=""):
+    for place in select.where([_record(case.rows[0]) for _, (_, case) in points], conditions, option=""):
         key, run = points[place]
         chosen.setdefault(key, []).append(run)
     return chosen
@@ -99,7 +97,7 @@ def _check(column: str, measured: set[str]) -> None:
 
 def _read(folders: Iterable[Path]) -> tuple[_Runs, list[str]]:
     """Return the runs of each series, and what was left out."""
-    runs: _Runs = {}
+    found: list[tuple[Path, list[MatchedCase]]] = []
     messages, unreadable = list[str](), 0
     for folder in folders:
         try:
@@ -109,12 +107,15 @@ def _read(folders: Iterable[Path]) -> tuple[_Runs, list[str]]:
             continue
         unreadable += contents.unreadable
         rows = [row for row in contents.rows.values() if row.device or row.time_us is not None]
-        cpu = _cpu(folder) if any(row.device == "cpu" for row in rows) else ""
-        for members in replicas_by_case(rows).values():
-            case, device, threads = members[0].case, members[0].device, members[0].metrics.get("threads")
+        found.append((folder, reduced_cases(rows)))
+    runs: _Runs = {}
+    for (folder, _), cases in zip(found, told_apart([cases for _, cases in found]), strict=True):
+        cpu = _cpu(folder) if any(case.rows[0].device == "cpu" for case in cases) else ""
+        for case in cases:
+            device, threads = case.rows[0].device, case.rows[0].metrics.get("threads")
             on_cpu = cpu + (f", {counted(threads, 'thread')}" if threads else "")
-            key = *match_key(_of_series(case, device)), on_cpu if device == "cpu" else device
-            runs.setdefault(key, []).append((folder, members))
+            key = *match_key(case.case), on_cpu if device == "cpu" else device
+            runs.setdefault(key, []).append((folder, case))
     messages += [f"left out: records that are damaged or cut off: {unreadable}"] if unreadable else []
     return runs, messages
 
@@ -134,8 +135,3 @@ def _point(folder: Path, rows: Sequence[Row], column: str) -> Point:
     number = float(value) if is_number(value) else None
     percent: Any = row.metrics.get(column_of(column).interval)
     return Point("/".join(folder.parts[-2:]), rows, row, commits([row.metrics for row in rows]), number, percent)
-
-
-def _of_series(case: CaseRecord, device: str) -> CaseRecord:
-    """Return ``case`` without what may differ within a series, whose device has a name."""
-    return reduced(case, "cpu" if device == "cpu" else "cuda").with_settings(device="auto")

@@ -1,18 +1,22 @@
 """Match the cases of two runs: which of them are the same."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..records.case import BENCH, CaseRecord, Choice
 from ..records.grouping import grouped
 from ..records.row import Row
+from ..records.settings import EXACTNESS
+from .names import varying_settings
 from .replicas import replicas_by_case
 from .run import Run
 
 # Fields of the benchmark that change what is measured, and not only how exactly. The instrument counts as well: that
 # of the row, since ``auto`` may choose another one.
 MEASURED = ("cold_l2", "buffer_sets")
+TIMES = ("benchmark", BENCH)  # the measurements that give a time
 
 MatchKey = tuple[Any, ...]  # equal for cases that can be compared
 
@@ -34,15 +38,40 @@ class Side:
     cases: Mapping[MatchKey, Sequence[MatchedCase]]  # several of one key differ only in what need not be equal
 
 
-def cases_by_key(run: Run) -> dict[MatchKey, list[MatchedCase]]:
-    """Group the cases of ``run`` by match key."""
-    kinds = {kind for row in run.rows if (kind := _kind(row))}
-    default = kinds.pop() if len(kinds) == 1 else "auto"
-    cases = [
-        MatchedCase(reduced(rows[0].case, next((kind for kind in map(_kind, rows) if kind), default)), rows)
-        for rows in replicas_by_case(run.rows).values()
+def sides_of(runs: Sequence[Run], names: Sequence[str]) -> list[Side]:
+    """Return ``runs`` as sides with ``names``."""
+    cases = told_apart([reduced_cases(run.rows) for run in runs])
+    return [Side(name, run, by_match_key(each)) for name, run, each in zip(names, runs, cases, strict=True)]
+
+
+def told_apart(runs: Sequence[Sequence[MatchedCase]]) -> list[list[MatchedCase]]:
+    """Return the cases of ``runs``, with the settings by which one of these runs has several that are equal without."""
+    kept = defaultdict[MatchKey, set[str]](set)
+    for cases in runs:
+        for key, alike in by_match_key(cases).items():
+            kept[key] |= varying_settings([each.rows[0].case for each in alike])
+    return [
+        [
+            replace(one, case=reduced(one.rows[0].case, one.case.settings.device, kept[match_key(one.case)]))
+            for one in cases
+        ]
+        for cases in runs
     ]
+
+
+def by_match_key(cases: Iterable[MatchedCase]) -> dict[MatchKey, list[MatchedCase]]:
+    """Group ``cases`` by match key."""
     return grouped(cases, lambda matched: match_key(matched.case))
+
+
+def reduced_cases(rows: Sequence[Row]) -> list[MatchedCase]:
+    """Return the cases of a run with ``rows``, reduced."""
+    kinds = {kind for row in rows if (kind := _kind(row))}
+    default = kinds.pop() if len(kinds) == 1 else "auto"
+    return [
+        MatchedCase(reduced(replicas[0].case, next((kind for kind in map(_kind, replicas) if kind), default)), replicas)
+        for replicas in replicas_by_case(rows).values()
+    ]
 
 
 def _kind(row: Row) -> Literal["cpu", "cuda", ""]:
@@ -52,12 +81,18 @@ def _kind(row: Row) -> Literal["cpu", "cuda", ""]:
     return "cpu" if row.device == "cpu" else "cuda" if row.device else ""
 
 
-def reduced(case: CaseRecord, kind: Literal["auto", "cpu", "cuda"]) -> CaseRecord:
-    """Return ``case`` without what may differ between two runs: how exactly it is measured, and a commit."""
-    fields = () if kind == "cpu" else MEASURED
-    timed = [each for each in case.measures if each.name in ("benchmark", BENCH)]
-    measures = tuple(Choice(each.name, {k: v for k, v in each.fields.items() if k in fields}) for each in timed)
-    settings = replace(case.settings.identity, device=kind)
+def reduced(case: CaseRecord, kind: Literal["auto", "cpu", "cuda"], kept: Collection[str] = ()) -> CaseRecord:
+    """Return ``case`` without what may differ between two runs: how exactly it is measured, and a commit.
+
+    ``kept``: names of such settings that stay, as in ``flat_settings``.
+    """
+    fields = {*kept, *(f"measure.{name}.{field}" for name in TIMES for field in MEASURED if kind != "cpu")}
+    chosen = [
+        Choice(each.name, {k: v for k, v in each.fields.items() if f"measure.{each.name}.{k}" in fields})
+        for each in case.measures
+    ]
+    measures = tuple(each for each in chosen if each.fields or each.name in TIMES or "measure" in kept)
+    settings = replace(case.settings.without({*EXACTNESS}.difference(kept)), device=kind)
     return CaseRecord(case.workload, typed(case.impl), measures, settings)
 
 

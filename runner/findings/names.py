@@ -17,7 +17,7 @@ class Names:
 
     def __init__(self, cases: Sequence[CaseRecord]) -> None:
         self._labels = Labels(case.impl for case in cases)
-        self._varying_settings = _varying_settings(cases)
+        self._varying_settings = varying_settings(cases)
         varied = varying(case.workload for case in cases)
         workloads = grouped((case.workload for case in cases), lambda workload: workload.name)
         # By workload: the fields that vary over the grid, in the order of its class; and the others with their values.
@@ -59,7 +59,7 @@ class Names:
         return " ".join(self.parts(case))
 
 
-def _varying_settings(cases: Sequence[CaseRecord]) -> set[str]:
+def varying_settings(cases: Sequence[CaseRecord]) -> set[str]:
     """Return the settings that vary over ``cases``, without fields of measurements that ``quick`` alone changes."""
     names = several(case.flat_settings for case in cases)
     if "quick" not in names:

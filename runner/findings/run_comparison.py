@@ -20,7 +20,7 @@ from ..records.row import Row
 from ..timing import statistics
 from ..timing.statistics import BATCHES, Ratio, Relation
 from ..timing.verdict import GRAVITY
-from .matching import Match, MatchedCase, MatchKey, Side, cases_by_key, match_key, match_sides, typed
+from .matching import Match, MatchedCase, MatchKey, Side, by_match_key, match_sides, sides_of, typed
 from .names import Names
 from .ratios import FEWEST_REPLICAS, Spread, by_key, doubt, known_spread, ratio_in_rounds, row_in_rounds
 from .replicas import merge_replicas, replicas_by_case
@@ -78,12 +78,12 @@ def compare_runs(compared: Sequence[Run], names: Sequence[str]) -> list[RunCompa
 
     Two cases are the same if they have the same workload, implementation, seed, debugging mode and kind of device, and
     on a GPU the same fields of ``MEASURED``. The model of the GPU, versions, the number of replicas, measurements
-    beside the benchmark, and what only says how exactly to measure, may differ. A git revision is the same if it was
-    typed alike: ``main`` is ``main``, also a week later. A function in a file is the same also in another folder, if no
-    other file has its name.
+    beside the benchmark, and what only says how exactly to measure, may differ, unless a run has several cases that
+    differ in that alone. A git revision is the same if it was typed alike: ``main`` is ``main``, also a week later. A
+    function in a file is the same also in another folder, if no other file has its name.
     """
-    sides = [Side(name, run, cases_by_key(run)) for name, run in zip(names, compared, strict=True)]
-    return _judged(sides[0], sides[1:])
+    first, *others = sides_of(compared, names)
+    return _judged(first, others)
 
 
 def compare_values(run: Run, field: str, reference: str | None = None) -> list[RunComparison]:
@@ -105,7 +105,7 @@ def compare_values(run: Run, field: str, reference: str | None = None) -> list[R
     copies = _copies([rows[0].case for rows in every], name)
     matched = [(case, MatchedCase(_without(case, {name, *copies[case.workload.name]}), rows)) for case, rows in cases]
     sides = {
-        value: Side(value, run, grouped((each for _, each in members), lambda each: match_key(each.case)))
+        value: Side(value, run, by_match_key(each for _, each in members))
         for value, members in grouped(matched, lambda pair: as_typed(pair[0].flat[name])).items()
     }
     first = sides.pop(reference or values[0])

@@ -194,6 +194,15 @@ def test_a_series_is_one_case_on_one_kind_of_device(outputs, capsys):
     assert "one run: nothing to compare" in printed(capsys, "impl=torch", f"output_dir={out}")
 
 
+def test_a_field_by_which_one_run_has_several_cases_tells_series_apart(outputs):
+    both = [row(10.0), row(20.0, of=case(samples=80))]
+    found = read_history(outputs([row(10.0)], both, both), [])
+    assert {found.heading(one): [point.value for point in one.points] for one in found.series} == {
+        "gelu measure.benchmark.samples=800 triton on NVIDIA H200": [10.0, 10.0, 10.0],
+        "gelu measure.benchmark.samples=80 triton on NVIDIA H200": [20.0, 20.0],
+    }
+
+
 def test_a_quick_run_is_a_point_of_the_same_series_and_makes_no_change_point(outputs, capsys):
     quick = [row(20.0, of=case(quick=True))]
     out = outputs([row(10.0)], [row(10.02)], quick, [row(8.0, "b")], quick)

@@ -246,13 +246,15 @@ def test_cases_without_comparable_times_are_left_out_by_name(mine, theirs, reaso
     assert (left.problem, left.implementation, left.doubt) == ("gelu", "triton", reason)
 
 
-def test_several_cases_that_differ_in_what_does_not_count_are_told_apart_or_left_out():
+def test_cases_of_one_run_that_differ_in_how_exactly_they_are_measured_are_told_apart():
     few, many = (a_case(benchmark={"samples": count}) for count in (80, 800))
     both = [timed(few, 1.0), timed(many, 2.0)]
     found = compare_runs([a_run(both), a_run(both)], "AB")[0]
-    assert [pair.ratio.log for pair in found.pairs] == [0.0, 0.0]
-    count, reasons = matched(both, [timed(few, 1.0)])
-    assert (count, reasons) == (1, ["several cases differ only in measure.benchmark.samples"])
+    names = [f"gelu measure.benchmark.samples={count} triton" for count in (80, 800)]
+    assert [(pair.name, pair.ratio.log) for pair in found.pairs] == [(name, 0.0) for name in names]
+    found = compare_runs([a_run(both), a_run([timed(few, 1.0)])], "AB")[0]
+    assert [pair.name for pair in found.pairs] == names[:1]
+    assert [(pair.name, pair.doubt) for pair in found.left_out] == [(names[1], "only in A")]
 
 
 def file_case(path, **fields):
