@@ -11,6 +11,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
+from .. import implementations
 from ..records.case import ARGS, CaseRecord, Choice
 from ..records.grouping import grouped
 from ..records.paired_rounds import PairedRounds
@@ -27,7 +28,7 @@ FEWEST_SAMPLES = 20  # that ``samples`` of the benchmark allows
 class Contest:
     """The candidates of one problem and implementation, and what is known of them so far."""
 
-    default: CaseRecord  # without arguments
+    default: CaseRecord  # without arguments, or with arguments at their defaults
     cases: tuple[CaseRecord, ...]  # all candidates, the default among them
     left: tuple[CaseRecord, ...] = ()  # the fastest, and those not shown to be slower than it
     fastest: CaseRecord | None = None  # None: no race yet, or no candidate has a time
@@ -42,14 +43,21 @@ class Contest:
 
 
 def contests(cases: Sequence[CaseRecord]) -> list[Contest]:
-    """Return a contest for each problem and implementation of ``cases``. The default is always a candidate."""
+    """Return a contest for each problem and implementation of ``cases``. The default is always a candidate.
+
+    Candidates are the same if they differ in arguments at their defaults alone. The last of them takes part.
+    """
 
     def default(case: CaseRecord) -> CaseRecord:
         fields = {name: value for name, value in case.impl.fields.items() if not name.startswith(ARGS)}
         return replace(case, impl=Choice(case.impl.name, fields))
 
+    def given(case: CaseRecord) -> str:
+        defaults = implementations.build(case.impl).arguments(case.workload.name)
+        return str({name: v for name, v in case.impl.arguments.items() if defaults.get(name) != repr(v)})
+
     groups = grouped(cases, lambda case: (case.problem, default(case).impl.text)).values()
-    unique = [{case.key: case for case in (default(members[0]), *members)} for members in groups]
+    unique = [{given(case): case for case in (default(members[0]), *members)} for members in groups]
     return [Contest(next(iter(candidates.values())), tuple(candidates.values())) for candidates in unique]
 
 

@@ -201,9 +201,12 @@ class Implementation(ABC):
     def load(self, op: str) -> Function:
         """Return the function, which takes the workload's tensors, and its options by name. Raises Unsupported."""
 
-    def arguments(self, op: str) -> list[str]:
-        """Return the arguments of its function for ``op`` that ``args`` may give, including options of ``op``."""
-        return []
+    def arguments(self, op: str) -> dict[str, str]:
+        """Return the arguments of its function for ``op`` that ``args`` may give, including options of ``op``.
+
+        Each has the source of its default; "" if only running the file tells it.
+        """
+        return {}
 
     def kept_on_disk(self, op: str) -> bool:
         """Return whether building it for ``op`` compiles code that a cache on disk keeps for the next process."""
@@ -256,10 +259,10 @@ class Kernel(Implementation):
         """Return ``kernels/<op>/<name>.py``; [] for a revision, whose files never change."""
         return [] if self.rev else [self._file(op)]
 
-    def arguments(self, op: str) -> list[str]:
+    def arguments(self, op: str) -> dict[str, str]:
         """Return the keyword arguments of the function in ``kernels/<op>/<name>.py`` that are not YAML fields."""
         fields = rules_of(type(self))
-        return [name for name in arguments.of_function(self._file(op), op) if name not in fields]
+        return {name: text for name, text in arguments.of_function(self._file(op), op).items() if name not in fields}
 
     def kept_on_disk(self, op: str) -> bool:
         """Return whether the file imports Triton or the builder of C++ extensions."""

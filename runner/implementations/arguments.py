@@ -16,7 +16,7 @@ from ..records.case import Scalar
 from ..records.figures import as_words
 from ..records.grouping import reachable
 from ..tasks import formats, own_file
-from ..tasks.syntax import decorators, names_in, parameters
+from ..tasks.syntax import assigned, decorators, names_in, parameters
 
 LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # fields of a triton.Config, besides its meta-parameters
 
@@ -24,19 +24,22 @@ SCOPES = (ast.FunctionDef, ast.ClassDef, ast.Lambda)
 DYNAMIC = {"exec", "eval", "globals", "locals", "vars", "setattr"}  # functions that may bind any name
 
 
-def of_function(file: Path, name: str) -> list[str]:
+def of_function(file: Path, name: str) -> dict[str, str]:
     """Return the keyword arguments of the function ``name`` in ``file`` with a default, without tensors.
 
-    Empty if the file is missing or defines the function neither with ``def`` nor by ``cuda_kernel``.
+    Each has the source of its default, "" if the function is defined twice. Empty if the file is missing or defines the
+    function neither with ``def`` nor by ``cuda_kernel``.
     """
     call = launched(file).get(name)
-    keywords = [word.arg for word in call.keywords if word.arg and word.arg not in own_file.LAUNCH] if call else []
+    given = [word for word in call.keywords if word.arg not in own_file.LAUNCH] if call else []
+    keywords = {word.arg: ast.unparse(word.value) for word in given if word.arg}
     for function in (function for function in functions(file) if function.name == name):
         for parameter, default in parameters(function):
             annotation = ast.unparse(parameter.annotation) if parameter.annotation else ""
             if default and parameter not in function.args.posonlyargs and "Tensor" not in annotation:
-                keywords.append(parameter.arg)
-    return keywords
+                keywords[parameter.arg] = "" if parameter.arg in keywords else ast.unparse(default)
+    constants = {name: ast.unparse(value) for node in _parsed(file).body for name, value in assigned(node) if value}
+    return {name: constants.get(text, text) for name, text in keywords.items()}
 
 
 def launched(file: Path) -> dict[str, ast.Call]:

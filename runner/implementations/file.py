@@ -94,10 +94,10 @@ class File(Implementation):
         """Return the source file of this class and the user's file, unless that is from a revision."""
         return [*super().sources(op), *(() if self._snapshot else (self._file,))]
 
-    def arguments(self, op: str) -> list[str]:
+    def arguments(self, op: str) -> dict[str, str]:
         """Return the keyword arguments of the function, and the meta-parameters of autotuned kernels in its file."""
         keywords = arguments.of_function(self._source, self._name)
-        return list(dict.fromkeys([*keywords, *arguments.of_autotuned(self._source)]))
+        return keywords | dict.fromkeys(arguments.of_autotuned(self._source), "")
 
     def load(self, op: str) -> Function:
         """Return the function with its arguments ``args``; its file may import files of its folder.

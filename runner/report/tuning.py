@@ -30,10 +30,11 @@ def describe(contest: Contest, names: Names) -> list[str]:
 
 def _gain(contest: Contest, names: Names) -> str:
     """Return the gain of the fastest over the default, in words."""
-    fastest, default = contest.fastest, names.impl(contest.default)
-    if fastest is None or fastest.key == contest.default.key:
+    fastest, base = contest.fastest, contest.default
+    default = "the default " * bool(base.impl.arguments) + names.impl(base)
+    if fastest is None or fastest.key == base.key:
         return "that is its default: there is nothing to pin"
-    if any(case.key == contest.default.key for case, _ in contest.failed):
+    if any(case.key == base.key for case, _ in contest.failed):
         return f"{default} has no time to compare with"
     if contest.gain is None:
         return f"not compared with {default} in paired rounds: too slow for measure.benchmark.max_s, or it failed"

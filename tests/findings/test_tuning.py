@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner.cli import tune as command
@@ -42,6 +44,20 @@ def measured(cases, times, dropped=()):
 
 def raced(contest, times, dropped=()):
     return judge(contest, *measured(map(racing, contest.cases), times, dropped))
+
+
+def test_a_value_that_is_the_default_stands_for_the_default():
+    (found,) = contests(plan([*GRID, "impl.args.BLOCK=512,1024", "impl.args.num_warps=null,4,8", "-m"]).cases)
+    names = Names(found.cases)
+    assert [names.impl(case) for case in found.cases] == [
+        "triton(BLOCK=1024, num_warps=4)",  # the defaults
+        "triton(BLOCK=512, num_warps=4)",
+        "triton(BLOCK=512, num_warps=8)",
+        "triton(BLOCK=1024, num_warps=8)",
+    ]
+    assert found.default is found.cases[0]
+    done = confirm(replace(found, fastest=found.cases[1]), 1, [], [])
+    assert describe(done, names)[1].startswith("  not compared with the default triton(BLOCK=1024, num_warps=4), in")
 
 
 def test_what_dropped_out_of_the_race_or_failed_is_not_left_and_the_gain_is_measured_again(contest):

@@ -220,7 +220,7 @@ def test_its_arguments_are_given_and_those_of_an_autotuned_kernel_choose_among_i
     def load(**args):
         return File(f"{tmp_path}/tuned.py:mine", args=args).load("gelu")(0)
 
-    assert File(f"{tmp_path}/tuned.py:mine").arguments("gelu")[:4] == ["shift", "BLOCK", "EVEN", "num_warps"]
+    assert list(File(f"{tmp_path}/tuned.py:mine").arguments("gelu"))[:4] == ["shift", "BLOCK", "EVEN", "num_warps"]
     assert load() == [0, (32, 4), (32, 8), (64, 4), (64, 8)]
     assert load(BLOCK=64, shift=3) == [3, (64, 4), (64, 8)]
     assert load(BLOCK=32, num_warps=8) == [0, (32, 8)]
