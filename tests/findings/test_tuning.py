@@ -57,7 +57,7 @@ def test_a_value_that_is_the_default_stands_for_the_default():
     ]
     assert found.default is found.cases[0]
     done = confirm(replace(found, fastest=found.cases[1]), 1, [], [])
-    assert describe(done, names)[1].startswith("  not compared with the default triton(BLOCK=1024, num_warps=4), in")
+    assert describe(done, names)[1].startswith("  not compared with the default triton(BLOCK=1024, num_warps=4) in")
 
 
 def test_what_dropped_out_of_the_race_or_failed_is_not_left_and_the_gain_is_measured_again(contest):
