@@ -48,7 +48,7 @@ class Expected:
     share: float = 1.0  # of the elements that must be within the bound, if all are finite
     cap: float = inf  # of |y - value| at every element
     rms: float = inf  # of the root mean square, over all elements, of |y - value| / bound
-    # Of |sum (y - rounded value) along| / sum along^2: a factor that all elements have in common.
+    # Of |sum (y - rounded value) along| / sum along^2: a factor that all elements within their bounds have in common.
     common: float = inf
     along: Tensor | None = None  # what the factor is of, of the output's shape; None: ``value``
     dtype: str = ""  # of the output; "": that of the workload's other outputs

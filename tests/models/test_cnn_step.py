@@ -62,6 +62,22 @@ def test_a_step_with_another_batch_or_rate_or_without_a_part_of_the_update_is_wr
     assert not expected.check_tensors(outputs[1:]).compared
 
 
+def test_a_relu_that_tips_may_move_one_filter_by_more_than_the_runs_have_shown(make, expected_of):
+    workload, inputs = make("cnn_step", dtype="float32", **SIZES | {"filters": 8, "steps": 1, "lr": 0.1})
+    expected, outputs = expected_of(workload, inputs), trained(workload, inputs)
+    w2, before = 3, inputs[2 + 3]
+    largest = float((outputs[w2] - before).abs().max())
+
+    def moved(filters, by):
+        w = outputs[w2].clone()
+        w[:filters] += by * largest
+        return expected.check([*outputs[:w2], w, *outputs[w2 + 1 :]])
+
+    assert moved(1, 0.08).correct
+    assert not moved(2, 0.08).correct  # of 16
+    assert moved(1, 0.12).reason.startswith("change of w2 in step 1: the largest error is")
+
+
 @pytest.mark.parametrize(("steps", "quick", "seen"), [(5, False, {0, 2, 4}), (5, True, {0, 4}), (1, True, {0})])
 def test_quick_leaves_out_the_step_in_the_middle(make, monkeypatch, steps, quick, seen):
     workload, inputs = make("cnn_step", dtype="float32", **SIZES | {"steps": steps, "lr": 0.1})
