@@ -33,23 +33,24 @@ class PartTimer:
             with watched(self._part):
                 self._run = captured(call.run, call.run)[0].replay
 
-    def figures(self, calls: int) -> dict[str, float]:
+    def figures(self, calls: int, least_s: float) -> dict[str, float]:
         """Return us of each part in a mean step, those of a step of a call without events, and the share of both.
 
-        Calls without and with events take turns, after a first one of each; the median of ``calls`` counts. The share
-        is one of neighbours, since a host that launches kernels may be slower a second later. Without parts in a step
-        of the call, the result is empty.
+        Calls without and with events take turns, after a first one of each, ``calls`` times and for ``least_s``
+        seconds at least; the median counts. The share is one of neighbours, since a host that launches kernels may be
+        slower a second later. Without parts in a step of the call, the result is empty.
         """
-        whole: list[float] = []
-        divided: list[dict[str, float]] = []
-        for _ in range(1 + calls):
-            whole.append(self._us(self._call.run))
-            divided.append(self._divided())
-        if not divided[0]:
+        self._us(self._call.run)
+        if not self._divided():
             return {}
-        steps_us = [us / self._steps for us in whole[1:]]
-        shares = [100 * sum(parts.values()) / step_us for parts, step_us in zip(divided[1:], steps_us, strict=True)]
-        parts = sorted(divided[1:], key=lambda times: sum(times.values()))[calls // 2]
+        steps_us: list[float] = []
+        divided: list[dict[str, float]] = []
+        ends = ranks.current.now() + least_s
+        while len(divided) < calls or ranks.current.now() < ends:
+            steps_us.append(self._us(self._call.run) / self._steps)
+            divided.append(self._divided())
+        shares = [100 * sum(parts.values()) / step_us for parts, step_us in zip(divided, steps_us, strict=True)]
+        parts = sorted(divided, key=lambda times: sum(times.values()))[len(divided) // 2]
         return {**parts, "step_us": median(steps_us), "parts_pct": median(shares)}
 
     @property

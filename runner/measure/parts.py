@@ -23,15 +23,19 @@ COLUMNS = {f"{part}_us": Column("us", f"{text}, in one step of training", "lower
 
 @dataclass(frozen=True)
 class Parts:
-    """Times of the parts, from the beginning of each to the beginning of the next."""
+    """Times of the parts, from the beginning of each to the beginning of the next.
+
+    ``calls`` are divided into parts, and as many are not, or as many more as fit into ``least_s`` seconds.
+    """
 
     calls: Annotated[int, "at least 1"]
+    least_s: Annotated[float, "at least 0"]
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
         """Return the figures of ``PartTimer``. Raises CannotMeasure if a call has no parts."""
         from ..models.parts import PartTimer
 
-        figures = PartTimer(call, (*PHASES,), gpu=context.device == "cuda").figures(self.calls)
+        figures = PartTimer(call, (*PHASES,), gpu=context.device == "cuda").figures(self.calls, self.least_s)
         if not figures:
             raise CannotMeasure("this call has no parts: take a workload that trains, with a backward")
         return {**figures}

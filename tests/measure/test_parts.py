@@ -25,7 +25,7 @@ def steps(parts):
 
 
 def test_parts_add_up_to_the_step():
-    figures = Parts(calls=3).measure(Call(lambda: steps(SECONDS)), MeasureContext("cpu", None))
+    figures = Parts(calls=3, least_s=0).measure(Call(lambda: steps(SECONDS)), MeasureContext("cpu", None))
     assert list(figures) == [*(f"{name}_us" for name in SECONDS), "step_us", "parts_pct"]
     assert all(figures[f"{name}_us"] >= 1e6 * seconds for name, seconds in SECONDS.items())
     assert figures["step_us"] >= 8000
@@ -39,9 +39,11 @@ def test_a_host_that_becomes_slower_between_two_calls_does_not_change_their_sum(
     def run():
         steps(SECONDS if next(calls) < 7 else {name: 3 * seconds for name, seconds in SECONDS.items()})
 
-    figures = Parts(calls=5).measure(Call(run), MeasureContext("cpu", None))
+    figures = Parts(calls=5, least_s=0).measure(Call(run), MeasureContext("cpu", None))
     assert next(calls) == 12, "a first call of each kind, and five"
     assert 80 < figures["parts_pct"] < 125, "the medians of both kinds have a ratio of 3"
+    Parts(calls=1, least_s=0.1).measure(Call(run), MeasureContext("cpu", None))
+    assert next(calls) > 13 + 4, "a first call of each kind takes 24 ms, and more than one follows"
 
 
 def test_no_garbage_is_collected_while_parts_are_timed():
@@ -51,7 +53,7 @@ def test_no_garbage_is_collected_while_parts_are_timed():
         collecting.append(gc.isenabled())
         steps(SECONDS)
 
-    Parts(calls=1).measure(Call(run), MeasureContext("cpu", None))
+    Parts(calls=1, least_s=0).measure(Call(run), MeasureContext("cpu", None))
     assert collecting == [False] * 4
     assert gc.isenabled()
 
@@ -63,4 +65,4 @@ def test_a_call_without_parts_is_not_measured():
 
     for run in (lambda: steps({}), lambda: steps({"another": 0.0}), outside_of_a_step):
         with pytest.raises(CannotMeasure, match="no parts: take a workload that trains"):
-            Parts(calls=1).measure(Call(run), MeasureContext("cpu", None))
+            Parts(calls=1, least_s=0).measure(Call(run), MeasureContext("cpu", None))
