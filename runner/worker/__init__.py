@@ -140,12 +140,10 @@ class Worker:
         job.metrics.update(loader.columns())
         job.metrics["wall_s"] = time.perf_counter() - started
         used = self._used.finish()
-        shared = _of_worktree(case, self._used.implementation())
-        if "build_s" not in job.metrics and job.phase != "build":  # it failed before the revision's own code
-            shared = _of_worktree(case, used.keys() - {FILES}, shared=True)
-        elif job.wrong or (fault and fault.status != "unsupported"):  # perhaps by a reference that the revision has not
-            shared = _of_worktree(case, filter(os.path.isfile, [_own_file(case)]), shared=True) or shared
-        if shared:
+        # A failure is perhaps by inputs or a reference that the revision has not, but for what its own code lacks.
+        failed = bool(job.wrong or (fault and (job.at_problem or fault.status != "unsupported")))
+        read = used.keys() - {FILES} if failed else self._used.implementation()
+        if shared := _of_worktree(case, read, shared=failed):
             job.metrics["worktree_files"] = ", ".join(shared)
             job.fallback = f"it read {shared[0]} of the working tree, which differs in {case.impl.revision}"
         return replace(job.row(fault, detail), fingerprint=used), fault
