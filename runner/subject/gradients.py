@@ -99,8 +99,8 @@ def _refuse_data_parallel(*values: object) -> None:
 class Gradients:
     """A call of forward and backward. Returns the outputs and the gradients; no ``.grad`` changes.
 
-    Gradients of other tensors, such as the parameters of a module that the function refers to, are computed too.
-    ``paths``: paths of the reference's differentiable outputs, for ``upstream``.
+    With ``others``, gradients of other tensors, such as the parameters of a module that the function refers to, are
+    computed too. ``paths``: paths of the reference's differentiable outputs, for ``upstream``.
     """
 
     def __init__(
@@ -110,9 +110,11 @@ class Gradients:
         kwargs: Mapping[str, Any] | None = None,
         layout: Layout = "contiguous",
         paths: Collection[nested.Path] = (),
+        *,
+        others: bool = True,
     ) -> None:
         _refuse_data_parallel(function, args, kwargs)
-        self._function, self._layout, self._paths = function, layout, paths
+        self._function, self._layout, self._paths, self._has_others = function, layout, paths, others
         self._args, self._kwargs, self._leaves = with_leaves(args, kwargs or {})
         self._others: list[Tensor] = []
         self.upstream: list[Tensor] = []  # a gradient for each output, after the first call
@@ -127,7 +129,7 @@ class Gradients:
             if not self.upstream:
                 self.paths, self.upstream = [*by_path], upstream(by_path, self._layout, self._paths)
                 known = {id(leaf) for leaf in self._leaves}
-                self._others = [leaf for leaf in _leaves_of(outputs) if id(leaf) not in known]
+                self._others = [leaf for leaf in _leaves_of(outputs) if self._has_others and id(leaf) not in known]
             leaves = [*self._leaves, *self._others]
             gradients = torch.autograd.grad(outputs, leaves, self.upstream, allow_unused=True)
         return (nested.mapped(Tensor.detach, result), *gradients[: len(self._leaves)])
@@ -194,17 +196,23 @@ class GradientsAlone:
 
 
 class WithGradients:
-    """A function that returns the gradients of ``function``, after its outputs if ``outputs``."""
+    """A function that returns the gradients of ``function``, after its outputs if ``outputs``.
+
+    Gradients of other tensors are not computed: autograd refuses those in float64 of parameters in float32.
+    """
 
     def __init__(self, function: Callable[..., Any], *, outputs: bool) -> None:
-        self._function, self.outputs = function, outputs
-        self.__wrapped__ = function  # whose signature names the arguments
+        self.__wrapped__, self.outputs = function, outputs  # the signature of the first names the arguments
         self.paths: Collection[nested.Path] = ()  # of the differentiable outputs, after a first call
         self.upstream_bytes = 0  # bytes of the gradients that are given to the first call's outputs
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return each gradient; None where an output does not depend on an input."""
-        gradients = Gradients(self._function, args, kwargs)
+        return self.of(self.__wrapped__, args, kwargs)
+
+    def of(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the same for another ``function`` of the same arguments, such as a copy of a module."""
+        gradients = Gradients(function, args, kwargs, others=False)
         results = gradients()
         self.paths = gradients.paths
         self.upstream_bytes = self.upstream_bytes or sum(int(given.nbytes) for given in gradients.upstream)

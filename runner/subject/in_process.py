@@ -144,13 +144,13 @@ class _Session:
     def __init__(self, functions: Sequence[Function], args: Sequence[Any], options: Options, kind: str) -> None:
         """Run the reference, before a function may change its arguments."""
         self._functions, self._args, self._options, self._kind = functions, args, options, kind
-        asked = [*options.names, len(functions), options.grad, bool(options.reference), str(options.settings)]
+        asked = [*options.names, len(functions), options.grad, options.reference is not None, str(options.settings)]
         if any(other != asked for other in ranks.current.gather(asked, "measurement")):
             raise ValueError(
                 "the ranks ask for different functions or settings: call it with the same ones on each, in one order"
             )
         self._paths: Collection[str] = ()  # of the reference's differentiable outputs
-        self._expected = self._expected_now() if options.reference else None
+        self._expected = self._expected_now() if options.reference is not None else None
         self._settings, self._work = options.settings, _work(options, args)
         if kind == "cuda":
             from ..timing import measured_peak
@@ -220,7 +220,7 @@ class _Session:
     def _expected_now(self) -> Outputs:
         """Return the outputs that the reference expects for the values that the arguments hold now."""
         options, reference = self._options, self._options.reference
-        assert reference
+        assert reference is not None
         reference = WithGradients(reference, outputs=True) if options.grad else reference
         factor, atol, rtol = options.tolerance, options.atol, options.rtol
         with self._grad_named():

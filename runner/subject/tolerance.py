@@ -571,11 +571,16 @@ class Judge(Outputs):
 
 def _callable(reference: Callable[..., Any]) -> tuple[Callable[..., Any], torch.nn.Module | None]:
     """Return a function of a module, arguments and keyword arguments, with the module that ``reference`` belongs to."""
-    owner = reference if isinstance(reference, torch.nn.Module) else getattr(reference, "__self__", None)
-    if isinstance(owner, torch.nn.Module):
-        name = "__call__" if owner is reference else reference.__name__
-        return lambda module, args, kwargs: getattr(module, name)(*args, **kwargs), owner
-    return lambda module, args, kwargs: reference(*args, **kwargs), None
+    gradients = reference if isinstance(reference, WithGradients) else None
+    function = gradients.__wrapped__ if gradients else reference
+    owner = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
+    is_owned = isinstance(owner, torch.nn.Module)
+
+    def run(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        bound = function if not is_owned else module if owner is function else getattr(module, function.__name__)
+        return gradients.of(bound, args, kwargs) if gradients else bound(*args, **kwargs)
+
+    return run, owner if is_owned else None
 
 
 def _kind(inputs: Sequence[Tensor]) -> torch.dtype:

@@ -557,6 +557,35 @@ def test_backward_is_checked_too(clock):
     assert result["forward"].timing.reason.startswith('["y"]: ')
 
 
+@pytest.mark.parametrize("check", [lambda model: model, lambda model: model.forward, lambda model: lambda x: model(x)])
+def test_gradients_of_a_module_in_float32_are_checked(clock, check):
+    class Detached(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x.detach()) + 0 * x
+
+    model, wrong = torch.nn.Linear(10, 10), Detached(10, 10)
+    wrong.load_state_dict(model.state_dict())
+    result = bench({"right": lambda x: model(x), "wrong": wrong}, X, check=check(model), grad=True)
+    assert [one.correct for one in result] == [True, False]
+    assert result["wrong"].timing.reason.startswith("grad of ")
+
+
+def test_the_reference_may_be_a_module_that_is_false_or_has_no_length(clock):
+    class Empty(torch.nn.Module):
+        def __len__(self):
+            return 0
+
+        def forward(self, x):
+            return x * 2
+
+    class Compiled(Empty):  # as torch.compile of a module has it
+        def __len__(self):
+            raise TypeError("Linear does not support len()")
+
+    for reference in (Empty(), Compiled()):
+        assert bench({"wrong": torch.neg, "right": lambda x: x + x}, X, check=reference)["wrong"].correct is False
+
+
 def test_a_sweep_has_a_line_for_each_size(clock):
     sweep = bench(
         {"a": clock.takes(30.0, softmax), "torch": clock.takes(60.0, softmax)},
