@@ -110,7 +110,7 @@ def _flags(words: Sequence[str]) -> Namespace:
             value = value or (after[0] if after and after[0].isidentifier() else "...")
             raise BadInput(f"{flag}: options and fields have no dashes; write {name}={value}")
         if not (flags.overrides and flags.overrides[0].isidentifier()):  # told as no override: perhaps a sub-command
-            _refuse_flags(f"{flag}: no such flag")
+            _refuse_flags(f"{flag}: no such flag" + f"; a field is written workload.{name}=..." * name.isidentifier())
     return flags
 
 

@@ -46,8 +46,8 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
         return f"{group}: nothing to override; add it, as in +{group}=..."
     if isinstance(error, ConfigCompositionException) and "@experiment." in text:
         return f"{text.splitlines()[0].rstrip('.')}: {FIRST_LINE}"
-    if twice := re.match(r"Multiple values for ([\w/]+)\.", text):
-        return f"{twice[1]}: it is chosen already; leave out the +, as in {twice[1]}=..."
+    if twice := re.match(r"(?:Multiple values for |Could not append to .* at ')([\w./]+)['.]", text):
+        return f"{twice[1]}: it is there already; leave out the +, as in {twice[1]}=..."
     if text.startswith("Could not delete from config"):
         return f"~{text.split(chr(39))[1]}: there is no such field to remove; leave it out"
     while cause.__cause__ is not None and not isinstance(cause, OmegaConfBaseException):
@@ -122,6 +122,8 @@ def _split_by_spaces(word: str, words: Sequence[str]) -> str:
 
 
 def _no_such_option(file: str, options: Sequence[str], folders: Sequence[Path], words: Sequence[str]) -> str:
+    if file.startswith("workload/") and file.endswith(".cu"):
+        return f"{file.replace('/', '=', 1)}: give a Python file that launches it by cuda_kernel (docs/cuda-files.md)"
     if typed := re.fullmatch(r"impl/(.+\.(py|cu)\b.*)", file):
         launch = ", a Python file that launches it by cuda_kernel (docs/cuda-files.md)" * (typed[2] == "cu")
         return f"impl={typed[1]}: write impl=file impl.path={re.sub('[.]cu', '.py', typed[1])}{launch}"
@@ -130,6 +132,8 @@ def _no_such_option(file: str, options: Sequence[str], folders: Sequence[Path], 
         group, _, name = file.rpartition("/")
         of = group[len(EXPERIMENT) :]
         return f"{group}={name}: no such option; in an experiment's defaults write: override /{of}: {name}"
+    if name in ("*", "all"):
+        return f"{group}={name}: no such option; for all of them write '{group}=glob(*)' -m"
     if group == "log" and name == "none":
         return "log=none: it turns off all loggers; write it alone, or leave it out"
     if group == "workload" and Path(name).is_dir():

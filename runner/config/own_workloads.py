@@ -45,17 +45,18 @@ def registered(words: Sequence[str]) -> list[str]:
         words = [short if word == long else word for word in words if word != f"{PATH}={path}"]
     chosen = [word for word in words if word.startswith(f"{WORKLOAD}=")]
     typed = {word: [item.strip("'\"") for item in ITEM.findall(word.partition("=")[2])] for word in chosen}
-    if form in FORMATS:
-        typed = {word: [*map(formats.as_place, values)] for word, values in typed.items()}
+    # A word with a slash is a path; one without may be a shipped workload.
+    paths = {item for values in typed.values() for item in values if form in FORMATS or "/" in item}
+    typed = {word: [formats.as_place(x) if x in paths else x for x in values] for word, values in typed.items()}
     found = {item: formats.find(item) for values in typed.values() for item in values if formats.is_place(item)}
     if (count := len(set(chain.from_iterable(found.values())))) > 1 and not {"-m", "--multirun"} & set(words):
         raise BadInput(f"workload={', '.join(found)}: {count} tasks make a sweep; add -m")
     items = {word: [path for item in values for path in found.get(item, [item])] for word, values in typed.items()}
-    files = [item for values in items.values() for item in values if own_file.is_own(item)]
+    files = [item for values in items.values() for item in values if item in paths or own_file.is_own(item)]
     names = {path: _option_name(path, files) for path in files}
     sets: dict[str, dict[str, Any]] = {}  # name of a set of shapes → its values
     for path, name in names.items():
-        file = own_file.read(path, strict=not any(path in paths for paths in found.values()))
+        file = own_file.read(path, strict=not any(path in place for place in found.values()))
         if form in FORMATS and form != "file" and file.format != form and not file.refused:
             raise BadInput(f"{path}: written for workload={file.format}, not for workload={form}")
         store(WORKLOAD, {"name": name, **defaults(file)})

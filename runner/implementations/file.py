@@ -32,8 +32,7 @@ class File(Implementation):
         if self.path is None:
             raise ValueError("path: missing; name a function, as in impl.path=my_softmax.py:softmax")
         if not self.path.rpartition(":")[0] or not self._name.isidentifier():
-            example = f"{self.path}:run" if self.path.endswith(".json") else "my_softmax.py:softmax"
-            raise ValueError(f"path: {self.path!r} names no function; give one, as in impl.path={example}")
+            raise ValueError(f"path: {self.path!r} names no function; give one, as in impl.path={self._example}")
         if not self._is_file and (".cu:" in self.path or not all(map(str.isidentifier, self._named.split(".")))):
             launch = ", a file that launches it by cuda_kernel" * (".cu:" in self.path)
             raise ValueError(f"path: {self._named} is not a Python file; write impl.path=my_softmax.py:softmax{launch}")
@@ -46,10 +45,18 @@ class File(Implementation):
             raise ValueError(f"path: there is no file {self._file}; give a path that exists, seen from {Path.cwd()}")
         names = None if self.rev else arguments.names(self._file)
         if names is not None and self._name not in names:
-            functions = (function.name for function in arguments.functions(self._file))
-            defined = {*functions, *arguments.launched(self._file)}
+            defined = arguments.defined(self._file)
             advice = choices(self._name, defined) if defined else "it defines no function"
             raise ValueError(f"path: {self._file} has no {self._name}; {advice}")
+
+    @property
+    def _example(self) -> str:
+        """What to give for a path without a function: its first one, or the function that Python calls so."""
+        path = str(self.path)
+        if path.endswith(tuple(formats.TASKS)):
+            return f"{path}:{'run' if path.endswith('.json') else next(iter(arguments.defined(Path(path))), 'softmax')}"
+        module, _, name = path.rpartition(".")
+        return f"{module}:{name}" if name.isidentifier() and path[0] not in "./" else "my_softmax.py:softmax"
 
     @property
     def _named(self) -> str:

@@ -13,6 +13,7 @@ class BadInput(Exception):
 
 
 ALSO = {"gpu": "cuda", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+ALSO |= {"eager": "torch", "inductor": "compiled"}
 
 
 def choices(requested: str, allowed: Iterable[str]) -> str:

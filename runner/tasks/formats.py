@@ -77,7 +77,9 @@ def find(place: str) -> list[str]:
     found = [
         path
         for path in paths
-        if (pattern := TASKS.get(os.path.splitext(path)[1])) and pattern.match(Path(path).read_text(errors="replace"))
+        if (pattern := TASKS.get(os.path.splitext(path)[1]))
+        and os.path.isfile(path)  # the folder of a run may be called as a task
+        and pattern.match(Path(path).read_text(errors="replace"))
     ]
     if not found:
         raise BadInput(f"workload={place}: no task is there; name a folder or a glob with tasks, as in level1/*.py")

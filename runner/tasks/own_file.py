@@ -30,7 +30,7 @@ Pass = Literal["fwd", "bwd", "fwd_bwd"]
 
 PARTS = ("inputs", "reference", "flops", "bytes", "check", "tolerance")  # functions that are not implementations
 SETTINGS = ("axes", "shapes", "atol", "rtol")  # values at the top of the file
-JIT = ("jit", "autotune", "heuristics", "kernel")  # decorators of functions that run on a GPU and are called by others
+JIT = ("jit", "autotune", "heuristics", "kernel", "perf_report")  # decorators: of kernels for a GPU, and of benchmarks
 LAUNCH = ("grid", "block", "arguments", "result", "shared", "include", "cooperative")  # parameters of cuda_kernel
 MAKERS = re.compile(r"(.*\.)?cuda_kernel|torch\.compile|(functools\.)?partial")  # of functions
 EXAMPLE = "def inputs(rows=4096): return (torch.randn(rows),)"
@@ -111,6 +111,8 @@ def _read(path: str, *version: int) -> OwnFile:
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         lacking = "inputs() or get_inputs()" if "Model" in classes else "inputs()"
         beside = f" beside class {listed(classes, 3)}" if classes else ""
+        if (whole := Path(path).with_name("task.yml")).is_file():
+            raise BadInput(f"{path}: it is a part of a task; give workload={whole}")
         raise BadInput(
             f"{path}: it defines no {lacking}{beside}; write one that returns the arguments, as in {EXAMPLE}"
         )
@@ -218,7 +220,7 @@ def _settings(path: str, tree: ast.Module) -> dict[str, Any]:
 
 
 def _is_implementation(name: str, node: ast.FunctionDef | ast.Assign) -> bool:
-    """Return whether a function of the file is one: public, not a part of the workload, and not a kernel for a GPU."""
+    """Return whether a function of the file is one: public, no part of the workload, no kernel and no benchmark."""
     is_jit = isinstance(node, ast.FunctionDef) and not decorators(node).isdisjoint(JIT)
     return not name.startswith("_") and name not in PARTS and not is_jit
 

@@ -53,7 +53,8 @@ def table(tmp_path, monkeypatch, capsys):
     return lines
 
 
-def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(table):
+def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(table, tmp_path):
+    (tmp_path / "outputs" / "12-00-00-1_norm.py").mkdir(parents=True)  # of a run
     listed = table(FILES)
     # 2 x 1024 numbers; weight, bias, mean and variance of 1024 numbers each, and a count; 3 outputs in float64.
     assert listed["1_norm.py"] == "kernelbench 24.01 KiB 8 KiB 96 KiB rows=2 width=1024"

@@ -13,6 +13,7 @@ from runner.report import reproduce
 
 ONE = ("workload.cols=64",)
 USER = """
+class ModelNew: pass
 import torch
 def add(a, b: torch.Tensor = None, *, BLOCK=64, mode="x", scale: "torch.Tensor | None" = None): return a + b
 def gelu(x, form="tanh", *, wide=True): return x
@@ -79,7 +80,8 @@ def test_the_command_of_a_case_makes_that_case(user):
         ("impl=file {user}:add impl.args.scale=1", "scale: no such argument of add/file; one of: BLOCK, mode"),
         ("impl=file {user}:gelu workload=gelu impl.args.form=erf", "form: no such argument of gelu/file; one of: wide"),
         ("impl=file {user}:rows impl.args.needed=1", "needed: no such argument of add/file; one of: ROWS"),
-        ("impl=file {user}:gele impl.args.a=1", "k.py has no gele; did you mean gelu? One of: add, gelu, rows"),
+        ("impl=file {user}:gele impl.args.a=1", "has no gele; did you mean gelu? One of: ModelNew, add, gelu, rows"),
+        ("impl=file {user}", "k.py:ModelNew"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_given_is_refused_in_one_line_with_what_can(user, words, answer):

@@ -60,7 +60,22 @@ MISTAKES = {
         ["--workload.rows=3", "-m"],
         "--workload.rows=3: options and fields have no dashes; write workload.rows=3",
     ),
-    "a flag that there is not": (["--quiet"], "--quiet: no such flag; python -m runner --help lists what may be given"),
+    "a flag that there is not": (
+        ["--quiet"],
+        "--quiet: no such flag; a field is written workload.quiet=...; python -m runner --help lists what may be given",
+    ),
+    "all options": (["impl=*", "-m"], "impl=*: no such option; for all of them write 'impl=glob(*)' -m"),
+    "a mode of PyTorch": (["workload=gelu", "impl=eager"], "impl=eager: no such option; did you mean torch? One of: "),
+    "a field with a plus": (["+device=cpu"], "device: it is there already; leave out the +, as in device=..."),
+    "a path to nothing": (["workload=tasks/mine", "impl=bespoke"], "workload=tasks/mine: No such file or directory: "),
+    "a format with a path to nothing": (
+        ["workload=popcorn", "workload.path=mine"],
+        "workload=mine: No such file or directory: give a path that exists, seen from ",
+    ),
+    "a CUDA file as a workload": (
+        ["workload=k.cu"],
+        "workload=k.cu: give a Python file that launches it by cuda_kernel (docs/cuda-files.md)",
+    ),
     "a column that there is not": (
         ["columns=time_ms"],
         "columns: no such column 'time_ms'; did you mean time_us? docs/columns.md lists them all",
@@ -321,6 +336,11 @@ def test_an_unknown_workload_comes_before_an_option_that_may_be_a_function_of_it
     monkeypatch.setattr(sys, "argv", ["runner"])
     with pytest.raises(BadInput, match=r"^workload=sofmax: no such option; did you mean softmax\?"):
         config.plan(["workload=sofmax", "impl=bespoke"])
+    (tmp_path / "level" / "1").mkdir(parents=True)
+    with pytest.raises(BadInput, match=r"^workload=level: no such option; workload=level/ takes the tasks in that"):
+        config.plan(["workload=level", "impl=bespoke"])
+    with pytest.raises(BadInput, match=r"^workload=level/1/: no task is there; "):
+        config.plan(["workload=level/1", "impl=bespoke"])
     (tmp_path / "mine.py").touch()
     with pytest.raises(BadInput, match=r"^workload=mine: no such option; write workload=mine\.py for that file$"):
         config.plan(["workload=mine", "impl=bespoke"])

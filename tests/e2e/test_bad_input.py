@@ -87,7 +87,11 @@ MISTAKES = {
     "a path to no file": (["impl=file", "impl.path=nope.py:f"], "impl.path: there is no file nope.py; give a path"),
     "a path to no function": (
         ["impl=file", "impl.path=nope.py"],
-        "impl.path: 'nope.py' names no function; give one, as in impl.path=my_softmax.py:softmax",
+        "impl.path: 'nope.py' names no function; give one, as in impl.path=nope.py:softmax",
+    ),
+    "a function as Python names it": (
+        ["impl=file", "impl.path=torch.special.softmax"],
+        "impl.path: 'torch.special.softmax' names no function; give one, as in impl.path=torch.special:softmax",
     ),
     "a solution with its sources as text": (
         ["impl=file", "impl.path=solution.json"],

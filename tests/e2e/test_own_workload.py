@@ -133,7 +133,10 @@ def test_what_is_kept_of_integers_is_wrong(run, here):
         ),
         (("workload=batched.py", "workload.cols=2"), "workload.cols: no such field; one of: axes, batch_size, dtype"),
         (("workload=rms_norm.py", "workload.cols=x"), "workload.cols: 'x' is not allowed; give a whole number"),
-        (("workload=a/tasks",), "workload=a/tasks: no such option; workload=a/tasks/ takes the tasks in that folder"),
+        (
+            ("workload=a/tasks",),
+            "workload=a/tasks/: no task is there; name a folder or a glob with tasks, as in level1/*.py",
+        ),
         (("workload=no.py",), "workload=no.py: No such file or directory: give a path that exists"),
         (("workload=checks.py",), "checks.py: check() gets two arguments; write it as def check(inputs, outputs)"),
         (("workload=mine.py",), "mine.py: it defines no inputs(); write one that returns the arguments"),

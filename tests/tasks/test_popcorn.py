@@ -204,3 +204,8 @@ def test_a_mistake_is_one_line(task, name, text, message):
     (task.parent / name).write_text(text)
     with pytest.raises(BadInput, match=message):
         own_file.read(str(task))
+
+
+def test_a_file_of_a_task_names_the_task(task):
+    with pytest.raises(BadInput, match=r"reference\.py: it is a part of a task; give workload=.*/task\.yml$"):
+        own_file.read(str(task.with_name("reference.py")))
