@@ -113,7 +113,7 @@ def _differentiated(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tenso
 def _fit_for(gradient: Tensor, y: Tensor) -> Tensor:
     """Return ``y``. Raises WrongOutput if its ``gradient`` has another shape, and Unsupported without a backward."""
     if y.shape != gradient.shape:
-        raise WrongOutput(f"y: shape {tuple(y.shape)} where {tuple(gradient.shape)} is expected")
+        raise WrongOutput(f"y: shape {tuple(y.shape)} where the reference has {tuple(gradient.shape)}")
     if not y.requires_grad:
         raise Unsupported("it has no backward: autograd cannot differentiate y; use pass=fwd")
     return y

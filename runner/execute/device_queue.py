@@ -299,7 +299,8 @@ class DeviceQueue:
 
 def _limit_field(phase: Phase) -> str:
     """Return the field of a launcher that limits ``phase``."""
-    return {"inputs": "build_limit_s", "compare": "measure_limit_s"}.get(phase, f"{phase}_limit_s")
+    other = {"inputs": "build", "reference": "check", "compare": "measure"}
+    return f"{other.get(phase, phase)}_limit_s"
 
 
 def _row_without_worker(case: CaseRecord) -> Row | None:

@@ -56,14 +56,16 @@ def _due(message: Any, due: Due) -> dict[str, Any] | None:
             compared = {*rounds.batches_us, *rounds.instruments, *rounds.wrong}
             return {"rounds": rounds} if compared <= {*due.timed} else None
         case ("compare", {"phase": "compare"}) | (
-            ("inputs" | "build" | "check" | "measure"),
-            {"phase": ("inputs" | "build" | "check" | "measure")},
+            ("inputs" | "reference" | "build" | "check" | "measure"),
+            {"phase": ("inputs" | "reference" | "build" | "check" | "measure")},
         ):
             due.entered += 1  # each gives the case a new time limit
             return {**message} if due.entered <= MOST_PHASES + 2 * len(case.measures if case else ()) else None
         case "inputs", {"full": str()} if not due.fresh:
             return {**message}
-        case (("inputs" | "build" | "check" | "measure"), {"row": dict(record), "spoiled": bool()}) if case:
+        case (("inputs" | "reference" | "build" | "check" | "measure"), {"row": dict(record), "spoiled": bool()}) if (
+            case
+        ):
             row, numbers = Row.from_record(record, case), message["calibrations"].values()
             observed = all(path == FILES or path.startswith("/") for path in row.fingerprint)  # and no digests
             if observed and all(isinstance(number, int | float) for number in numbers):

@@ -16,7 +16,7 @@ NOT_RUN = "not run, only measured by "  # begins the reason of a case whose code
 HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # these do not fail a run
 
 NUMBER = (int, float, type(None))  # types in JSON, where NaN is null
-Phase = Literal["plan", "start", "inputs", "build", "check", "measure", "compare"]
+Phase = Literal["plan", "start", "inputs", "reference", "build", "check", "measure", "compare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

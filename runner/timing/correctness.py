@@ -119,7 +119,7 @@ def check_outputs(outputs: Sequence[object], expected: Sequence[Expected], dtype
     """Compare every output with its reference. Equal infinities agree, and so do two NaNs."""
     result = CheckResult(compared=len(outputs) == len(expected))
     if not result.compared:
-        result.reason = f"{len(outputs)} outputs where {len(expected)} are expected"
+        result.reason = f"{len(outputs)} outputs where the reference has {len(expected)}"
     for output, reference in zip(outputs, expected, strict=False):
         result.tolerance.append(reference.tolerance)
         reason = misfit(output, reference.value, getattr(torch, reference.dtype) if reference.dtype else dtype)
@@ -135,7 +135,7 @@ def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
     if not isinstance(output, Tensor) or type(output) not in PLAIN:
         return f"{output if output is None else 'a ' + type(output).__name__} where a tensor is expected"
     if output.shape != value.shape:
-        return f"shape {tuple(output.shape)} where {tuple(value.shape)} is expected"
+        return f"shape {tuple(output.shape)} where the reference has {tuple(value.shape)}"
     if output.dtype != dtype:
         return f"dtype {output.dtype} where {dtype} is expected"
     if output.device != value.device:

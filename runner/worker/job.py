@@ -33,7 +33,8 @@ from .problem import ProblemState, algorithms, device_name
 from .sanitizer import run_sanitizer
 
 SHARE_PRECOMPILE = 0.1  # share of the GPU's memory for a process that compiles while another case runs
-TIMED_PHASES = ("inputs", "check", "measure")  # each has a column <phase>_s; build has build_s and first_call_s
+# The column of a phase; build has build_s and first_call_s.
+TIMED_PHASES = {"inputs": "inputs_s", "reference": "check_s", "check": "check_s", "measure": "measure_s"}
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Job:
     @property
     def at_problem(self) -> bool:
         """Whether it is at the inputs or the reference, before its implementation is loaded."""
-        return self.phase in ("start", "inputs") or (self.phase == "check" and "build_s" not in self.metrics)
+        return self.phase in ("start", "inputs", "reference")
 
     def enter(self, phase: Phase) -> None:
         """Begin the next phase."""
@@ -68,8 +69,7 @@ class Job:
     def _count(self) -> None:
         """Add the time since the last call to the column of the phase."""
         now = time.perf_counter()
-        if self.phase in TIMED_PHASES:
-            column = f"{self.phase}_s"
+        if column := TIMED_PHASES.get(self.phase):
             self.metrics[column] = float(self.metrics.get(column) or 0.0) + now - self.counted
         self.counted = now
 
@@ -115,7 +115,7 @@ class Job:
         self.enter("inputs")
         case, problem, device = self.case, self.problem, self.problem.device
         workload, inputs = problem.workload, problem.inputs()
-        self.enter("check")
+        self.enter("reference")
         expected = problem.expected()  # before the implementation, which may change the inputs or torch, is loaded
         work = workload.work()
         self.metrics.update(flops=work.flops, bytes_min=work.bytes_min, threads=torch.get_num_threads())
@@ -244,6 +244,8 @@ class Job:
         status, reason = ("wrong", self.wrong) if self.wrong else ("ok", "")
         if fault is not None:
             status, reason = fault.status, fault.reason
+            if self.phase == "reference":
+                reason = f"the reference fails: {reason}"
         if status in ("ok", "wrong"):
             metrics = self.metrics | self._verdict()
             series = self.series

@@ -79,7 +79,7 @@ class UsedFiles:
 
     def enter(self, phase: Phase) -> None:
         """Note that a phase of the case begins."""
-        if phase != "check":
+        if phase not in ("reference", "check"):
             self._collect()
         if phase in ("inputs", "build"):  # of a workload, and of an implementation
             self._part = self._case[phase == "build"]

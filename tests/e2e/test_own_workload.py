@@ -189,12 +189,12 @@ def test_a_file_that_fails_costs_its_own_rows(run, here):
         (
             "def inputs(n=64): return torch.randn(n)\ndef reference(x): raise ValueError('never')\n",
             (),
-            "error: ValueError: never (broken.py:3)",
+            "error: the reference fails: ValueError: never (broken.py:3)",
         ),
         (
             "def inputs(n=64): return torch.randn(n)\ndef reference(x): raise NotImplementedError\n",
             (),
-            "unsupported: NotImplementedError (broken.py:3)",
+            "unsupported: the reference fails: NotImplementedError (broken.py:3)",
         ),
         (
             "def inputs(n=64): return torch.randn(n, n)\ndef reference(x): return 2 * x\n",

@@ -511,7 +511,7 @@ def test_a_missing_or_extra_output_has_its_path():
 def test_shape_and_dtype_must_be_those_of_the_reference():
     x = torch.randn(6, 8)
     judge = Judge(torch.exp, (x,))
-    assert judge.check(x.exp().t()).reason == "the output: shape (8, 6) where (6, 8) is expected"
+    assert judge.check(x.exp().t()).reason == "the output: shape (8, 6) where the reference has (6, 8)"
     assert judge.check(x.exp().half()).reason == "the output: dtype torch.float16 where torch.float32 is expected"
     assert judge.check("exp").reason == "the output: a str where a tensor is expected"
 
@@ -768,7 +768,7 @@ def test_shapes_and_types_of_random_outputs_are_compared():
     assert (unknown.reason, unknown.correct) == ("", True)
     assert unknown.unknown.endswith("or write check() in a workload file")
     for outputs, reason in [
-        ((x[:, 0], 3), "[0]: shape (4,) where (4, 1) is expected"),
+        ((x[:, 0], 3), "[0]: shape (4,) where the reference has (4, 1)"),
         ((x.double(), 3), "[0]: dtype torch.float64 where torch.float32 is expected"),
         ((x, "3"), "[1]: a str where a int is expected"),
         (x, "it returns one value; the reference returns 2"),

@@ -78,7 +78,7 @@ class Lazy(torch.Tensor):
     ("output", "what"),
     [
         (torch.zeros(2).as_subclass(Lazy), "a Lazy where a tensor is expected"),
-        (torch.zeros(3), r"shape \(3,\) where \(2,\) is expected"),
+        (torch.zeros(3), r"shape \(3,\) where the reference has \(2,\)"),
         (torch.zeros(2, dtype=torch.float64), "dtype torch.float64 where torch.float32"),
         (torch.zeros(2, device="meta"), "on device meta where cpu is expected"),
         (torch.zeros(2).to_sparse(), "layout torch.sparse_coo where torch.strided is expected"),
@@ -95,7 +95,7 @@ def test_another_shape_or_type_is_wrong(output, what):
 
 def test_a_missing_output_is_wrong():
     result = check.check_outputs([torch.zeros(1)], [expected([0.0])] * 2, torch.float32)
-    assert "1 outputs where 2 are expected" in result.reason
+    assert "1 outputs where the reference has 2" in result.reason
     assert "err_over_tol" not in result.columns()
 
 

@@ -123,7 +123,7 @@ def test_y_of_another_shape_is_wrong_in_every_pass(user, pass_):
     case = user("narrow")
     case = replace(case, workload=Choice("gelu", {**case.workload.fields, "pass": pass_}))
     row, spoiled = Worker().run(case)
-    assert (row.status, row.reason) == ("wrong", "y: shape (64, 1) where (64, 64) is expected")
+    assert (row.status, row.reason) == ("wrong", "y: shape (64, 1) where the reference has (64, 64)")
     assert (row.metrics["verdict"], row.detail, spoiled) == ("wrong", "", False)
 
 
