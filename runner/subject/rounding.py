@@ -51,6 +51,8 @@ MEANS = {"mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d
 # Roundings that the error of an operator is as large as, where that is not one: torch's own GELU on a CPU uses an erf
 # whose error reaches 8 unit roundoffs, and 1 + erf(x) cancels for negative x.
 ROUNDINGS = {"erf": 3.0, "erfc": 3.0}
+# Functions that are x near 0. Kernels compute them as exp(x) - 1, log(1 + x), 2 sigmoid(2 x) - 1, where 1 is rounded.
+BY_ONE = {"expm1", "log1p", "tanh", "sinh", "asinh", "atanh"}
 # Operators that factor matrices, or solve with factors, begin with one of these words; ENTRYWISE begin so and do not.
 FACTORS = ("linalg_", "cholesky_", "triangular_solve")
 ENTRYWISE = {"linalg_vector_norm", "linalg_cross"}
@@ -84,7 +86,8 @@ COPIES = frozenset(_COPIES.split())
 _TOGETHER = """
 native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit _batch_norm_with_update
 cudnn_batch_norm _softmax _log_softmax logsumexp _fused_rms_norm mse_loss huber_loss smooth_l1_loss gelu silu
-mish softplus hardswish elu log_sigmoid_forward glu binary_cross_entropy native_layer_norm_backward
+mish softplus hardswish elu selu celu log_sigmoid_forward logaddexp glu binary_cross_entropy
+binary_cross_entropy_with_logits native_layer_norm_backward
 native_group_norm_backward native_batch_norm_backward _softmax_backward_data _log_softmax_backward_data
 gelu_backward silu_backward mish_backward softplus_backward hardswish_backward elu_backward mse_loss_backward
 sigmoid_backward tanh_backward _fused_rms_norm_backward upsample_linear1d upsample_bilinear2d upsample_trilinear3d
@@ -352,7 +355,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if self.noise is None or self._inside or func not in INSIDE:
+        if self.noise is None or func not in INSIDE:
             return func(*args, **kwargs)
         with replaced(self, "_inside", True), self:
             return INSIDE[func](*args, **kwargs)
@@ -487,6 +490,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if op.name.startswith("_fft"):
             self.noise.add(tensor, _of_transform(op.args, tensor) * unit)
             return
+        if op.name in BY_ONE:
+            self.noise.add(tensor, tensor.abs().clamp(max=self._accumulated))
         terms = _terms(op.name, op.args, tensor)
         if terms <= 1:
             return

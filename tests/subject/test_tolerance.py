@@ -1083,6 +1083,44 @@ def test_a_function_of_torch_is_right_by_its_formula(formula, function):
     assert Judge(formula, (x,)).check(function(x)).reason == ""
 
 
+def by_sigmoid(x):
+    return 2 * torch.sigmoid(2 * x) - 1
+
+
+def by_log(x):
+    return torch.where(x > 20, x, torch.log(1 + torch.exp(x)))
+
+
+@pytest.mark.parametrize(
+    ("function", "formula"),
+    [
+        (torch.tanh, by_sigmoid),
+        (torch.tanh, lambda x: (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)),
+        (F.elu, lambda x: torch.where(x > 0, x, torch.exp(x) - 1)),
+        (F.selu, lambda x: 1.05070098735548 * torch.where(x > 0, x, 1.67326324235438 * (torch.exp(x) - 1))),
+        (lambda x: F.celu(x, 0.5), lambda x: torch.where(x > 0, x, torch.exp(2 * x) / 2 - 0.5)),
+        (F.softplus, by_log),
+        (F.logsigmoid, lambda x: -by_log(-x)),
+        (F.mish, lambda x: x * by_sigmoid(by_log(x))),
+        (lambda x: F.binary_cross_entropy_with_logits(x, x.clamp(0, 1), reduction="none"), None),
+        (lambda x: torch.logaddexp(x, x.flip(0)), lambda x: torch.log(torch.exp(x) + torch.exp(x.flip(0)))),
+    ],
+)
+@pytest.mark.parametrize("scale", [1, 4])
+def test_a_kernel_may_round_the_1_in_its_formula_of_a_function(function, formula, scale):
+    for _ in range(2):
+        x = torch.randn(64, 100) * scale
+        judge = Judge(function, (x,))
+        cross_entropy = x.clamp(min=0) - x * x.clamp(0, 1) + torch.log(1 + torch.exp(-x.abs()))
+        right = judge.check(cross_entropy if formula is None else formula(x))
+        assert right.correct, right.reason
+        y = function(x)
+        row = y.clone()
+        row[7] *= 1.01
+        for wrong in (y * 1.001, row, y.bfloat16().float(), function(x.bfloat16().float()), function(x * 1.001)):
+            assert not judge.check(wrong).correct
+
+
 def attention_block(q, k, v, w):
     y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     return torch.nn.functional.silu((q + y) @ w) @ w
