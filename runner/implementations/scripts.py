@@ -93,7 +93,7 @@ def undone(file: Path) -> Iterator[list[str]]:
     """Let ``file`` be imported as if it were run without arguments. Restore what that changes in this process.
 
     ``settings``, the arguments and the seeds of random numbers are restored. The yielded list then has the names of the
-    settings that had changed.
+    settings that had changed. Each import draws the same numbers: the reference has the weights of an implementation.
     """
     changed: list[str] = []
     import torch
@@ -104,7 +104,7 @@ def undone(file: Path) -> Iterator[list[str]]:
     }
     before = read(known)
     try:
-        with replaced(sys, "argv", [str(file)]), generators_restored():
+        with replaced(sys, "argv", [str(file)]), generators_seeded(0):
             yield changed
     finally:
         after = read(known)
@@ -125,16 +125,20 @@ def skip_benchmarks() -> None:
 
 
 @contextmanager
-def generators_restored() -> Iterator[None]:
-    """Put the generators of random numbers of Python, numpy and torch back to where they were before."""
+def generators_seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of random numbers of Python, numpy and torch, and put them back to where they were before."""
     import torch
 
-    numpy = sys.modules.get("numpy.random")
+    with suppress(ImportError):  # without numpy, no file uses it
+        import numpy.random
     on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     with ExitStack() as restore, torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()):
         restore.callback(random.setstate, random.getstate())
-        if numpy:
-            restore.callback(numpy.set_state, numpy.get_state())
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if "numpy.random" in sys.modules:
+            restore.callback(numpy.random.set_state, numpy.random.get_state())
+            numpy.random.seed(seed % 2**32)
         yield
 
 

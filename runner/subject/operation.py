@@ -1,10 +1,8 @@
 """OwnOperation: a workload in a user's file, as the worker runs it."""
 
 import inspect
-import random
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..implementations import loader
-from ..implementations.scripts import generators_restored
+from ..implementations.scripts import generators_seeded
 from ..kernels.unsupported import Unsupported
 from ..models.automatic import Automatic
 from ..models.layout import laid_out
@@ -331,13 +329,7 @@ def _check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
 @contextmanager
 def _seeds(device: str, seed: int) -> Iterator[None]:
     """Seed the generators of torch, numpy and ``random``, make tensors on ``device``, and restore all of it."""
-    with suppress(ImportError):  # without numpy, the file does not use it
-        import numpy.random
     if device == "cuda":
         torch.cuda.init()
-    with generators_restored(), torch.device(device):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        if "numpy.random" in sys.modules:
-            numpy.random.seed(seed % 2**32)
+    with generators_seeded(seed), torch.device(device):
         yield

@@ -268,3 +268,16 @@ def test_a_file_that_is_looked_for_in_another_folder_is_named(tmp_path, beside):
         with pytest.raises(FileNotFoundError, match=r"table_x\.json") as raised:
             loader.load_file(source, functions=("mine",))
         assert str(raised.value).count("one lies beside reads.py: open it below Path(__file__).parent") == beside
+
+
+def test_each_import_of_a_file_draws_the_same_numbers(tmp_path):
+    file = tmp_path / "layer.py"
+    file.write_text(
+        "import random, numpy, torch\n"
+        "numbers = [random.random(), numpy.random.rand(), *torch.nn.Linear(2, 2).weight.flatten().tolist()]\n"
+        "def f(x): return x\n"
+    )
+    torch.rand(1)  # as what else the process draws between the two
+    reference = loader.load_file(file, functions=("f",), apart="workload")
+    torch.rand(1)
+    assert reference.numbers == loader.load_file(file, functions=("f",)).numbers
