@@ -46,8 +46,8 @@ def find_couples(
         print(f"gate: {error}; both sides use the YAML files of the working tree, and everything is measured")
         earlier, everything = plan, True
     matched = _matched(plan, earlier)
-    impls = {case.impl.text: case.impl for case in matched.values()}
-    revised = {text: _revised(impl, against) for text, impl in impls.items()}
+    cases = {(case.workload.name, case.impl.text): case for case in matched.values()}
+    revised = {place: _revised(case, against) for place, case in cases.items()}
     if earlier is plan and not any(revised.values()):
         without = ", ".join(dict.fromkeys(case.impl.name for case in plan.cases))
         raise BadInput(f"impl: {without}: {WITHOUT_REVISIONS}; choose others, as in impl=triton or impl=file")
@@ -60,7 +60,7 @@ def find_couples(
             left_out.append((case, "new", f"not in the YAML files of {against}"))
             continue
         impl, row = matched[case.key].impl, rows.get(case.shared_key)
-        before = revised[impl.text]
+        before = revised[case.workload.name, impl.text]
         changed = impl != case.impl or bool(row and before and _has_changed(row, before))
         now = fingerprints.now(row) if row else {}
         reason = difference(now, row.fingerprint) if row else UNKNOWN.format(plan.output_dir)
@@ -122,11 +122,15 @@ def _matched(plan: Plan, earlier: Plan) -> dict[str, CaseRecord]:
     return matched
 
 
-def _revised(impl: Choice, against: str) -> Choice | None:
-    """Return ``impl`` at the revision ``against``; None if it has no files that a revision could change.
+def _revised(case: CaseRecord, against: str) -> Choice | None:
+    """Return the implementation of ``case`` at the revision ``against``; None if no file of it could change.
 
     Raises BadInput if there is no such revision.
     """
+    impl = case.impl
+    if "path" in case.workload.fields and implementations.build(impl).missing(case.workload.name):
+        path = f"{case.workload.fields['path']}:{impl.name}"  # of a function that has been removed
+        impl = Choice(impl.name, {**impl.fields, "path": path, "rev": against})
     if implementations.build(impl).revised() is None:
         return None
     try:

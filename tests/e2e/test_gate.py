@@ -199,6 +199,7 @@ OWN = """import torch
 def inputs(rows=64, cols=256): return torch.randn(rows, cols), torch.ones(cols)
 def reference(x, w, eps=1e-6): return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
 def fused(x, w, eps=1e-6): return torch.nn.functional.rms_norm(x, x.shape[-1:], w, eps)
+def triton(x, w, eps=1e-6): return fused(x, w, eps)
 """
 NOTE = "gate: rms_norm.py: inputs, reference or limits are others in HEAD; "
 
@@ -222,12 +223,14 @@ def own(repository):
 
 
 def test_an_edit_of_one_function_in_a_workloads_file_measures_that_function_alone(run, gate, own):
-    own(("rms_norm(x,", "rms_norm(1 * (1 * x),"))
+    own(("rms_norm(x,", "rms_norm(1 * (1 * x),"), ("def triton", "def gone"))
     words = ["workload=rms_norm.py", "impl=reference,fused", "device=cpu", *QUICK]
     run(*words, "-m")  # it records which files the cases use
+    words[1] += ",triton"  # also the name of an option
     found = gate("--against", "HEAD", "--repeat", "0", overrides=words)
     assert found.returncode == 1, found.stdout + found.stderr
     assert re.search(r"^  slower: rms_norm.py fused: ", found.stdout, re.MULTILINE)
+    assert "  removed: rms_norm.py triton: rms_norm.py has no function triton; choose" in found.stdout
     assert "  skipped: 1, all files that they use are the same in both" in found.stdout
     assert NOTE not in found.stdout
 
