@@ -1,12 +1,14 @@
 """Turn exceptions into statuses of a case."""
 
 import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from ..kernels.unsupported import TRITON_NEEDS_GPU, Unsupported
+from ..records.debugging import interpreted
 from ..records.figures import figure
 from ..records.plain_text import printable
 from ..records.redaction import clip
@@ -26,9 +28,10 @@ NO_SUCH_KERNEL = re.compile(  # the last under deterministic_algorithms=true
     re.IGNORECASE,
 )
 NO_DRIVER = re.compile(r"0 active drivers|cannot be accessed from Triton \(cpu tensor\?\)")  # by Triton
-NO_GPU = re.compile(  # by torch: without CUDA, without a driver, and by its extensions without a toolkit
+NO_GPU = re.compile(  # by torch: without CUDA, without a driver, and by its extensions without a toolkit; and by users
     r"Torch not compiled with CUDA|without ATen_cuda|requires CUDA support|Tried to instantiate dummy base class"
     r"|No CUDA GPUs are available|Found no NVIDIA driver|no NVIDIA GPU|CUDA_HOME environment variable is not set"
+    r"|Expected a cuda device, but got: cpu|^assert .*cuda"
 )
 NO_NETWORK = re.compile(  # exceptions of sockets, urllib, requests, httpx and huggingface_hub
     "ConnectionError|ConnectError|ConnectTimeout|gaierror|URLError|OfflineModeIsEnabled|LocalEntryNotFoundError"
@@ -52,15 +55,23 @@ def without_gpu(error: Exception) -> Unsupported | None:
         return error
     if NO_DRIVER.search(str(error)):
         return Unsupported(TRITON_NEEDS_GPU)
-    if NO_GPU.search(text := " ".join(str(error).split())):
+    text = " ".join((str(error) or _asserted(error)).split())
+    if NO_GPU.search(text) or NO_GPU.search(_asserted(error)):
         reason = printable(clip(f"{type(error).__name__}: {text}", *LONGEST))
-        return Unsupported(f"it asks for a GPU, and torch sees none here ({reason})")
+        advice = "; leave that line out for debug=interpret" * interpreted()
+        return Unsupported(f"it asks for a GPU, and torch sees none here ({reason}){advice}")
     return None
+
+
+def _asserted(error: BaseException) -> str:
+    """Return the first line of the assertion that has failed; "" for another exception."""
+    frames = traceback.extract_tb(error.__traceback__) if isinstance(error, AssertionError) else []
+    return str(frames[-1].line) if frames else ""
 
 
 def classify(error: BaseException, phase: Phase) -> Fault:
     """Return the fault behind ``error``, which was raised in ``phase``."""
-    message = str(error)
+    message = str(error) or _asserted(error)
     text = next((line.strip() for line in message.splitlines() if line.strip()), "")
     name = type(error).__name__  # may have several lines, if the case has made the class
     reason = printable(clip(f"{name}: {text}" if text else name, *LONGEST))

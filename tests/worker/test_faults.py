@@ -40,6 +40,41 @@ def test_the_status_of_an_exception(error, phase, status, monkeypatch):
     assert "\n" not in fault.reason
 
 
+@pytest.mark.parametrize(
+    ("line", "status", "reason"),
+    [
+        ("assert n > 3", "error", "AssertionError: assert n > 3"),
+        ("assert n > 3, 'n is 1'", "error", "AssertionError: n is 1"),
+        (
+            "assert x.is_cuda",
+            "unsupported",
+            "it asks for a GPU, and torch sees none here (AssertionError: assert x.is_c",
+        ),
+        (
+            "assert x.is_cuda, 'on a GPU'",
+            "unsupported",
+            "it asks for a GPU, and torch sees none here (AssertionError: on",
+        ),
+        (
+            "torch.cuda.device(x.device).__enter__()",
+            "unsupported",
+            "it asks for a GPU, and torch sees none here (Value",
+        ),
+    ],
+)
+def test_an_assertion_without_a_message_is_told_by_its_line(line, status, reason, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    path = tmp_path / "mine.py"
+    path.write_text(line)
+    with pytest.raises((AssertionError, ValueError)) as raised:
+        exec(compile(line, str(path), "exec"), {"torch": torch, "n": 1, "x": torch.ones(1)})
+    fault = classify(raised.value, "build")
+    assert (fault.status, fault.reason[: len(reason)]) == (status, reason)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    advised = classify(raised.value, "build").reason.endswith("; leave that line out for debug=interpret")
+    assert advised == (status == "unsupported")
+
+
 def test_a_cpu_without_memory_says_how_many_bytes_were_requested():
     error = RuntimeError(
         "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
