@@ -557,6 +557,32 @@ def test_backward_is_checked_too(clock):
     assert result["forward"].timing.reason.startswith('["y"]: ')
 
 
+@pytest.mark.parametrize("unused", [0, 1, 2])
+def test_no_gradient_is_one_of_zeros(clock, unused):
+    args = [torch.randn(8, 6) for _ in range(3)]
+
+    def product(*args):
+        return torch.tanh(args[unused - 1] * args[unused - 2])
+
+    functions = {
+        "zeros": lambda *args: product(*args) + 0 * args[unused],
+        "mask": lambda *args: product(*args) + 0.1 * (args[unused] - args[unused].detach()),
+        "less": lambda *args: product(*(x.detach() if x is args[unused - 1] else x for x in args)),
+    }
+    result = bench(functions, *args, check=product, grad=True)
+    assert [one.correct for one in result] == [True, False, False]
+    name, other = f"grad of args[{unused}]", f"grad of args[{(unused - 1) % 3}]"
+    assert result["mask"].timing.reason.startswith(
+        f"{name}: the reference has none; call requires_grad_() on the other"
+    )
+    assert result["less"].timing.reason == f"{other}: there is none, and the reference has one"
+    result = bench({"product": product}, *args, check=functions["zeros"], grad=True)
+    assert result["product"].correct
+    args[unused - 1].requires_grad_()
+    args[unused - 2].requires_grad_()
+    assert bench(functions["mask"], *args, check=product, grad=True).columns["correct"]
+
+
 @pytest.mark.parametrize("check", [lambda model: model, lambda model: model.forward, lambda model: lambda x: model(x)])
 def test_gradients_of_a_module_in_float32_are_checked(clock, check):
     class Detached(torch.nn.Linear):
