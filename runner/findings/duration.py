@@ -112,7 +112,8 @@ def estimate(
             costs.append(cost)
             if basis:
                 guess.bases[case.key] = basis
-        guess.beside_s += rounds_s(problem, device, costs) + (0.0 if guess.beside_s else START_S[device == CPU])
+        guess.beside_s += min(rounds_s(problem, device, costs), past.limit_s("measure"))
+        guess.beside_s += 0.0 if guess.beside_s else START_S[device == CPU]
     return guess
 
 
@@ -146,7 +147,7 @@ class Past:
             return None, NOTHING, ""
         if first:
             known, defined = self._nearest(case, REFERENCE, device), self._costs.of(case, device)
-            seconds += min(known[0] if known else defined.reference if defined else 0.0, self._limit_s("check"))
+            seconds += min(known[0] if known else defined.reference if defined else 0.0, self.limit_s("check"))
         return seconds, cost or NOTHING, basis
 
     def _compiles(self, case: CaseRecord) -> bool:
@@ -155,13 +156,20 @@ class Past:
         self._compiled |= {case.workload.name} if first else set()
         return first
 
-    def _limit_s(self, phase: str) -> float:
+    def limit_s(self, phase: str) -> float:
+        """Return the time limit of ``phase``."""
         return float(self._limits.get(f"{phase}_limit_s") or inf)
 
     def _checked_and_measured(self, case: CaseRecord, device: str, cost: Cost, correction: float = 1.0) -> float:
-        """Return the seconds of the first calls, the comparison and the measurements."""
-        limit_s = self._limit_s("measure") * len(case.measures)
-        return CHECKED * cost.call + cost.compare + min(correction * measured_s(case, device, cost), limit_s)
+        """Return the seconds of the first call, the check and the measurements; a phase at its limit is the last."""
+        needed = cost.call, (CHECKED - 1) * cost.call + cost.compare, correction * measured_s(case, device, cost)
+        limits = self.limit_s("build"), self.limit_s("check"), self.limit_s("measure") * len(case.measures)
+        total = 0.0
+        for seconds, limit_s in zip(needed, limits, strict=True):
+            total += min(seconds, limit_s)
+            if seconds > limit_s:
+                break
+        return total
 
     def _nearest(self, case: CaseRecord, label: str, device: str) -> tuple[float, Cost, str] | None:
         """Return the median of what the most similar cases give, a cost, and the basis; None without any."""

@@ -195,6 +195,11 @@ def test_a_time_limit_ends_what_is_measured(tmp_path):
     limits = {"measure_limit_s": 1, "check_limit_s": 1}
     unlimited, limited = (estimate(cases, str(tmp_path), limits=each).total_s for each in ({}, limits))
     assert limited < unlimited / 2
+    cases = planned("workload=matmul", "workload.size=16384", "impl=naive,torch")
+    limits = {f"{phase}_limit_s": 10 for phase in ("build", "check", "measure")}
+    guess = estimate(cases, str(tmp_path), limits=limits)
+    assert [guess.seconds[case.key] for case in cases] == [10 + 10, 10]  # the reference, and a first call each
+    assert guess.total_s < 60  # with the paired rounds
 
 
 def test_products_of_16_bits_take_long_on_a_processor_without_them():
