@@ -22,10 +22,11 @@ class Inputs:
     def __init__(self, args: object) -> None:
         self.tensors = [*nested.named_tensors(args).values()]
         self.changed: list[tuple[Tensor, Tensor]] = []
-        self.replaces = False  # whether calls put other values into dicts, lists or modules
+        self.replaces = False  # whether calls put other values into dicts, lists, modules or arrays without a tensor
         self.others: dict[int, Tensor] = {}  # values of integers for a first call, by their addresses
         self._args = args
         self._held: list[tuple[Any, Any]] = []  # dicts and lists, each with a copy
+        self._arrays: list[tuple[Any, Any]] = []  # whose memory no tensor shares, each with a copy
         self._attributes: list[tuple[Any, str, Any]] = []  # of modules and of leaves of autograd
         self._before: list[tuple[Tensor, Tensor]] | None = None  # changes are not noticed
 
@@ -61,6 +62,7 @@ class Inputs:
         watched = [tensor for tensor in self.tensors if is_watched(tensor) and id(tensor) not in without]
         held = nested.holders(self._args)  # the ``copy`` and ``update`` of their classes may refuse
         self._held = [(holder, dict(holder) if isinstance(holder, dict) else list(holder)) for holder in held]
+        self._arrays = [(array, array.copy()) for array in nested.unshared(self._args)]
         leaves = [tensor for tensor in self.tensors if tensor.is_leaf and not tensor._is_view()]  # views stay attached
         names: list[tuple[Any, str]] = [(leaf, name) for leaf in leaves for name in ("requires_grad", "grad")]
         names += [(module, "training") for module in nested.modules(self._args)]
@@ -78,6 +80,7 @@ class Inputs:
         """Find the tensors that a call has changed or replaced, and free the copies of the others."""
         self.replaces |= any(_differ(holder, was) for holder, was in self._held)
         self.replaces |= any(getattr(owner, name) is not was for owner, name, was in self._attributes)
+        self.replaces |= any(array.tobytes() != was.tobytes() for array, was in self._arrays)
         changed = {id(tensor) for tensor, _ in self.changed}
         new = [pair for pair in self._before or () if id(pair[0]) not in changed]
         self.changed += [(now, was) for now, was in new if not same_bits(now, was)]
@@ -91,6 +94,8 @@ class Inputs:
                 holder[key] = value
             if isinstance(was, list):
                 holder.extend(was)
+        for array, was in self._arrays if self.replaces else ():
+            array[...] = was
         for owner, name, was in self._attributes if self.replaces else ():
             if name == "requires_grad":
                 owner.detach_()  # it has a history if a call wrote into it what requires a gradient

@@ -62,6 +62,12 @@ def of_array(array: Any) -> object:
         return array
 
 
+def unshared(value: object) -> list[Any]:
+    """Return the arrays of numpy within ``value`` that can be written, and whose memory no tensor of torch shares."""
+    arrays: list[Any] = [leaf for _, leaf in plain_leaves(value) if is_array(leaf) and hasattr(leaf, "ctypes")]
+    return [x for x in arrays if x.flags.writeable and getattr(of_array(x), "data_ptr", int)() != x.ctypes.data]
+
+
 def parts(value: object) -> Iterator[tuple[Path, object]]:
     """Yield ``value`` and everything within it, modules and mappings too, each with its path."""
     yield "", value
@@ -193,7 +199,7 @@ def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Mod
     if isinstance(leaf, Tensor):
         return change(leaf)
     tensor = of_array(leaf)
-    return change(tensor).detach().cpu().numpy() if isinstance(tensor, Tensor) else leaf
+    return change(tensor).detach().cpu().numpy() if isinstance(tensor, Tensor) else copy.copy(leaf)
 
 
 def _mapped(replace: Callable[[Any], Any], value: Any, walk: Callable[[Any], Any] | None = None) -> Any:

@@ -224,6 +224,12 @@ def test_functions_of_arrays_are_checked_in_float64_and_their_changes_undone(clo
     doubled = bench({"f": lambda x: x.__imul__(2), "g": lambda x: x.__imul__(3)}, x, check=lambda x: x.__imul__(2))
     assert [one.correct for one in doubled] == [True, False]
     assert (x == X.numpy()).all()
+    in_reverse, big_endian = x[::-1], x.astype(">f4")  # no tensor has such memory
+    half = {"f": lambda x: numpy.divide(x, 2, out=x), "g": lambda x: numpy.divide(x, 3, out=x)}
+    assert [one.correct for one in bench(half, in_reverse, check=half["f"])] == [True, False]
+    bench(half, big_endian, check=half["f"])
+    assert (x == X.numpy()).all()
+    assert (big_endian == x).all()
 
 
 def test_a_function_that_returns_a_kept_result_is_wrong(clock):
