@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -74,6 +75,8 @@ INTERPRET = "TRITON_INTERPRET"
 SITE = "sitecustomize"  # the module that a cold start imports
 OWN = ("runner", f"{SITE}.py")  # what a folder of PYTHONPATH has that puts no package in the place of another
 REAL = subprocess.Popen
+HUGE = 2**21  # bytes of a huge page
+MADV_COLLAPSE = 25  # of Linux 6.1 and later
 
 
 def forkable(args: object, env: Mapping[str, str] | None) -> bool:
@@ -363,6 +366,7 @@ def serve(listener: socket.socket) -> None:
         sys.exit(f"{__file__}: {threads} threads, of which a fork has but one")
     gc.collect()
     gc.freeze()
+    _collapse()
     PATH[:] = sys.path[1:]
     clients = [listener.accept()[0]]
     children: dict[int, tuple[int, int]] = {}
@@ -380,6 +384,17 @@ def serve(listener: socket.socket) -> None:
             elif not _answer(one, children):
                 clients.remove(one)
                 one.close()
+
+
+def _collapse() -> None:
+    """Move the memory of this process to huge pages: for 340 MB of small ones a fork takes 23 ms of CPU, not 6."""
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        (place, rights, *_), file = line.split()[:5], line.split()[5:]
+        start, end = (int(edge, 16) for edge in place.split("-"))
+        if rights == "rw-p" and file in ([], ["[heap]"]) and end - start >= HUGE:
+            advise(start, end - start, MADV_COLLAPSE)  # refused by an older Linux: then forks take as long as before
 
 
 def _answer(client: socket.socket, children: dict[int, tuple[int, int]]) -> bool:
