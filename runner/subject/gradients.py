@@ -1,6 +1,5 @@
 """Forward and backward of any function: outputs, gradients of inputs and of parameters of modules, and operations."""
 
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -188,7 +187,7 @@ class GradientsAlone:
     def _forward(self) -> _Forward:
         changes, given = self._changes, self._given
         if changes is not None:
-            given = nested.mapped(lambda x: x.clone() if id(x) in changes else x, given, copy.deepcopy)
+            given = nested.mapped(lambda x: x.clone() if id(x) in changes else x, given, nested.copied)
         args, kwargs, leaves = with_leaves(*given)
         with torch.enable_grad():
             outputs = differentiable(self._function(*args, **kwargs))
@@ -240,7 +239,7 @@ def flops(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
             args, kwargs = nested.mapped(
                 lambda x: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).requires_grad_(x.requires_grad),
                 (tuple(args), dict(kwargs)),
-                lambda module: copy.deepcopy(module).to("meta"),
+                lambda module: nested.copied(module).to("meta"),
             )
             return _counted(function, args, kwargs, pass_)
     except Exception:  # a value that is read, an operation without a meta kernel: any function of the user's may raise

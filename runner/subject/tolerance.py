@@ -4,7 +4,6 @@ The reference runs in float64, in its own types, and several times in float64 wi
 ``limits`` has the rule; ``benchmarks/subject/tolerance.py`` tries it on operations that it was not made with.
 """
 
-import copy
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,7 +23,18 @@ from ..timing import ranks
 from ..timing.arguments import is_watched
 from ..timing.call import Expected, Outputs
 from ..timing.correctness import CHUNK, CheckResult, deviation, misfit, part, real_parts, same_bits
-from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, reconnect, returned, tensors
+from ..timing.nested import (
+    Path,
+    copied,
+    is_array,
+    leaves,
+    mapped,
+    named_tensors,
+    plain_leaves,
+    reconnect,
+    returned,
+    tensors,
+)
 from .gradients import WithGradients, wanted
 from .limits import Floats, Integers
 from .recompiles import eagerly
@@ -319,11 +329,11 @@ class Judge(Outputs):
         wide = partial(mode.argument, varies=self._inputs_vary)
 
         def widened(module: torch.nn.Module) -> torch.nn.Module:
-            copied = copy.deepcopy(module)
-            for before, after in zip(tensors(module), tensors(copied), strict=True):
+            wider = copied(module)
+            for before, after in zip(tensors(module), tensors(wider), strict=True):
                 after.data = wide(before).data
-            reconnect(copied)
-            return copied
+            reconnect(wider)
+            return wider
 
         values = mapped(wide, self._values, widened)
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
@@ -338,7 +348,7 @@ class Judge(Outputs):
         def fresh(tensor: Tensor) -> Tensor:
             return change(tensor.detach()).requires_grad_(tensor.requires_grad)
 
-        copies = mapped(fresh, self._values, copy.deepcopy)
+        copies = mapped(fresh, self._values, copied)
         outputs = self._run(*copies)
         return self._collected(outputs, copies)
 

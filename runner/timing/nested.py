@@ -182,7 +182,16 @@ class _Copies:
 
 def cloned(value: Any) -> Any:
     """Return ``value`` with a copy of each tensor and each module."""
-    return mapped(lambda tensor: tensor.detach().clone(), value, copy.deepcopy)
+    return mapped(lambda tensor: tensor.detach().clone(), value, copied)
+
+
+def copied(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of ``module``. Raises TypeError, which says what to do, if its class refuses."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        advice = "let the functions refer to it, as in lambda x: module(x), and check by another module of its weights"
+        raise TypeError(f"{type(module).__name__} cannot be copied: {advice} ({error})") from error
 
 
 def refilled(value: Any, tensors: Sequence[Tensor]) -> Any:

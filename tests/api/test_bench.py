@@ -284,6 +284,19 @@ def test_functions_in_place_are_checked_by_what_they_change_and_share_their_inpu
     assert torch.equal(x, X)
 
 
+def test_a_module_that_refuses_to_be_copied_is_named_with_a_way_out(clock):
+    class Locked(torch.nn.Linear):  # as a module of fully_shard
+        def __deepcopy__(self, _):
+            raise AssertionError("no deepcopy here")
+
+    model = Locked(10, 10)
+    with pytest.raises(TypeError, match=r"^Locked cannot be copied: let the functions refer to it.*no deepcopy here"):
+        bench(lambda m, x: m(x), model, X, check=lambda m, x: m(x))
+    other = torch.nn.Linear(10, 10)
+    other.load_state_dict(model.state_dict())
+    assert [one.correct for one in bench({"f": lambda x: model(x)}, X, check=lambda x: other(x))] == [True]
+
+
 def test_a_mode_that_a_function_sets_in_a_module_is_set_back(clock):
     def trains(layer, x):
         return layer.train()(x)
