@@ -130,7 +130,7 @@ class Gradients:
                 known = {id(leaf) for leaf in self._leaves}
                 self._others = [leaf for leaf in _leaves_of(outputs) if self._has_others and id(leaf) not in known]
             leaves = [*self._leaves, *self._others]
-            gradients = torch.autograd.grad(outputs, leaves, self.upstream, allow_unused=True)
+            gradients = torch.autograd.grad(outputs, leaves, self.upstream, allow_unused=True) if leaves else ()
         return (nested.mapped(Tensor.detach, result), *gradients[: len(self._leaves)])
 
 

@@ -375,8 +375,10 @@ class Judge(Outputs):
     def _named(self, values: Any) -> Leaves:
         """Return the tensors and numbers in arguments whose changes are noticed, by the reference's names for them."""
         _, args, kwargs = values
+        function = inspect.unwrap(self._reference)
         try:
-            arguments = inspect.signature(self._reference).bind(*args, **kwargs).arguments
+            function = function.forward if isinstance(function, torch.nn.Module) else function
+            arguments = inspect.signature(function).bind(*args, **kwargs).arguments
         except (TypeError, ValueError):  # it is not of Python
             arguments = {"args": args, **kwargs}
         named: Leaves = {}
@@ -549,7 +551,7 @@ class Judge(Outputs):
             right = self._passes(outputs, judged) if outputs else []
             blind += [name] if judged and len(right) == len(judged) else []
             if name == "zeros" and 0 < len(right) < len(judged):
-                notes += [f"zeros would pass in {', '.join(right)}"]
+                notes += [f"zeros would pass in {listed([*map(self._name, right)])}"]
         unproven = f"{listed(blind)} would pass: give inputs that make the outputs differ" if blind else ""
         if not self._given and (unproven := ranks.current.first(unproven)):
             self.unproven = unproven

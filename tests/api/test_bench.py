@@ -612,7 +612,15 @@ def test_gradients_of_a_module_in_float32_are_checked(clock, check):
     wrong.load_state_dict(model.state_dict())
     result = bench({"right": lambda x: model(x), "wrong": wrong}, X, check=check(model), grad=True)
     assert [one.correct for one in result] == [True, False]
-    assert result["wrong"].timing.reason.startswith("grad of ")
+    assert result["wrong"].timing.reason.startswith(("grad of x: ", "grad of input: "))
+
+
+def test_a_model_of_token_ids_has_a_backward_too(clock):
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 2))
+    functions = {"right": model, "wrong": lambda ids: 2 * model(ids)}
+    result = bench(functions, torch.tensor([[1, 5], [8, 0]]), check=model, grad=True)
+    assert [one.correct for one in result] == [True, False]
+    assert result["wrong"].timing.reason.startswith("the output: ")
 
 
 def test_the_reference_may_be_a_module_that_is_false_or_has_no_length(clock):
