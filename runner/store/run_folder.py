@@ -63,9 +63,12 @@ def withdraw(folder: Path) -> None:
 
 
 def run_folders(output_dir: str) -> list[Path]:
-    """Return the folders of all runs under ``output_dir``, the oldest first."""
-    folders = [path.parent for path in Path(output_dir).glob(f"*/*/{journal.NAME}")]
-    return sorted(folders, key=begun)
+    """Return the folders of all runs under ``output_dir``, the oldest first.
+
+    If its dates hold none, it is a date or a run itself, or a folder above those with dates.
+    """
+    found = ([*Path(output_dir).glob(f"{above}{journal.NAME}")] for above in ("*/*/", "*/", "", "*/*/*/"))
+    return sorted((path.parent for path in next(filter(None, found), [])), key=begun)
 
 
 def locate(of: str | Path, output_dir: str, name: str | None = None) -> Path:

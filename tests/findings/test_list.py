@@ -10,6 +10,7 @@ import pytest
 from runner import cli
 from runner.findings.past import read_run
 from runner.store import journal
+from runner.store.run_folder import run_folders
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def run(made, tmp_path):
 HEADS = ["date", "time", "name", "device", "commit", "cases", "failed", "folder"]
 
 
-def test_a_run_has_its_date_name_device_commit_cases_and_failures(run, listed):
+def test_a_run_has_its_date_name_device_commit_cases_and_failures(run, listed, tmp_path):
     mine = {"repository": "https://example.org/mine.git", "commit": "0123456789" * 4, "dirty": True}
     first, second = run("2025-01-30"), run("2025-01-31", **mine)
     assert listed() == [
@@ -48,6 +49,10 @@ def test_a_run_has_its_date_name_device_commit_cases_and_failures(run, listed):
         ["2025-01-31", "10:11:12", "both", "cpu", "01234567*", "18", "2", str(second)],
     ]
     assert (read_run(first).commits, read_run(second).commits) == ("", "01234567*")
+    assert [run_folders(str(place)) for place in (first.parent, first)] == [[first]] * 2
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above" / "outputs").symlink_to(tmp_path)
+    assert [folder.parent.name for folder in run_folders(str(tmp_path / "above"))] == ["2025-01-30", "2025-01-31"]
 
 
 def test_the_last_row_of_a_case_counts_as_in_a_resumed_run(run, made, listed):
