@@ -69,7 +69,8 @@ def keeps_first_values(call: Call, inputs: Inputs, outputs: list[Tensor]) -> boo
     """Return whether wrong ``outputs`` come from values that ``call`` kept, those of ``other_values``.
 
     Then the call is right if its inputs have those values, and it either returns the same outputs for them, or is wrong
-    for a third set of values too. A call whose outputs overflow, or are wrong by little, is right for the third set.
+    for a third set of values too, half of the first. That is right for a call whose outputs overflow, are wrong by
+    little, or are wrong in cases that do not occur in the first set either.
     """
     assert call.judge_anew
     numbers, kept = [*map(_numbers, inputs.numbers)], [output.clone() for output in outputs]
@@ -78,7 +79,7 @@ def keeps_first_values(call: Call, inputs: Inputs, outputs: list[Tensor]) -> boo
     with forgiven(), _changed(call, numbers, partial(_to_first, inputs)) as after:
         right = not ranks.current.any(call.judge_anew(after))
         same = ranks.current.any(all(map(same_bits, kept, after)))
-    return right and (same or (bool(floats) and not _is_right(call, floats, _quarter_and_roll)))
+    return right and (same or (bool(floats) and not _is_right(call, floats, _quarter_and_reverse)))
 
 
 def _is_right(call: Call, inputs: list[Tensor], change: Callable[[Tensor], None]) -> bool:
@@ -178,10 +179,11 @@ def _to_first(inputs: Inputs, tensor: Tensor) -> None:
     _halve_and_reverse(tensor) if other is None else tensor.copy_(other)
 
 
-def _quarter_and_roll(tensor: Tensor) -> None:
-    """Divide the values by four and move each to the next place."""
+def _quarter_and_reverse(tensor: Tensor) -> None:
+    """Halve what ``_halve_and_reverse`` gives: other values, to which the same cases of a function apply."""
+    _halve_and_reverse(tensor)
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        tensor.copy_(_half(_half(tensor)).roll(1))
+        tensor.copy_(_half(tensor))
 
 
 def _halve_few(tensor: Tensor) -> None:

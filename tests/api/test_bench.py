@@ -263,6 +263,11 @@ def test_an_input_that_is_prepared_once_is_named_and_stays_as_it_was(clock):
     )
     assert "got nan" in overflows["overflows"].timing.reason
     assert "first call" not in overflows["overflows"].timing.reason
+    starts = torch.arange(64.0)
+    intervals = torch.stack([starts, starts + torch.rand(64)], 1)  # none is left if all numbers are reversed
+    longer = bench(lambda x: 2 * (x[:, 1] - x[:, 0]).relu(), intervals, check=lambda x: (x[:, 1] - x[:, 0]).relu())
+    assert "elements wrong" in longer.reason
+    assert "first call" not in longer.reason
     assert torch.equal(weight, was)
     assert weight._version == version
 
