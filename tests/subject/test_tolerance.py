@@ -687,7 +687,8 @@ def test_an_update_that_may_be_left_out_is_noted():
     args = torch.randn(50), torch.zeros(50)
     assert Judge(step, args).note == ""
     assert Judge(step, args, atol=1e-2).note == "zeros would pass in mean; mean left unchanged would pass"
-    assert Judge(lambda x, copy: copy.copy_(x) * 1e-3, args, atol=1e-2).note == "zeros would pass in the output"
+    note = Judge(lambda x, copy: copy.copy_(x) * 1e-3, args, atol=1e-2).note
+    assert note.startswith("zeros would pass in the output; the result of")
 
 
 def test_a_module_is_a_reference_and_its_buffers_stay():
