@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..implementations import kernel_names
 from ..records.bad_input import BadInput, choices
-from ..records.options import CONF
+from ..records.options import CONF, read_yaml
 from ..tasks import own_file
 from .grid import BESIDE, FIRST_LINE, having_argument, is_field
 from .own_workloads import offered
@@ -203,7 +203,7 @@ def _fields(folders: Iterable[Path]) -> dict[str, tuple[str, list[str]]]:
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
         try:
             text = path.read_text(encoding="utf-8")
-            values = yaml.safe_load(text)
+            values = read_yaml(text)
         except YAML_ERRORS:
             continue  # reported where it is chosen
         header, group = PACKAGE.search(text), path.parent.name

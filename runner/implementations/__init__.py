@@ -23,7 +23,7 @@ from ..kernels.unsupported import Unsupported
 from ..records import schema
 from ..records.bad_input import BadInput, choices
 from ..records.case import ARGS, WORKTREE, Choice, Scalar
-from ..records.options import CONF, PACKAGE, has_option, option_class
+from ..records.options import CONF, PACKAGE, has_option, option_class, read_yaml
 from ..records.schema import rules_of, to_fields
 from ..tasks import own_file
 from ..timing.call import Call
@@ -122,9 +122,7 @@ def kernel_names(op: str = "*") -> list[str]:
 @cache
 def defaults() -> dict[str, Choice]:
     """Return all implementations by name, with the fields of their YAML files. A kernel may have no YAML file."""
-    import yaml  # bench does without it
-
-    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONF.glob("impl/*.yaml")]
+    files = [read_yaml(path.read_text(encoding="utf-8")) for path in CONF.glob("impl/*.yaml")]
     plain = {name: Choice(name, {"rev": None}) for name in kernel_names()}
     return plain | {record["name"]: Choice.from_record(record) for record in files}
 

@@ -6,11 +6,13 @@ meta-parameters of an autotuned Triton kernel are arguments too: a value keeps t
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from symtable import symtable
 from types import ModuleType
 from typing import Any
 
+from ..device.used_paths import stamp
 from ..kernels.unsupported import Unsupported
 from ..records.case import Scalar
 from ..records.figures import as_words
@@ -64,10 +66,15 @@ def of_autotuned(file: Path) -> list[str]:
 def names(file: Path) -> set[str] | None:
     """Return the names that ``file`` binds at its top level; None if only running it tells, as after ``import *``."""
     try:
-        tree = formats.parse(file).tree
-        bound, _ = global_names(tree)
+        return _names(file, stamp(str(file)))
     except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
         return None
+
+
+@lru_cache(maxsize=64)
+def _names(file: Path, _stamp: str) -> set[str] | None:
+    tree = formats.parse(file).tree
+    bound, _ = global_names(tree)
     has_star = any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree))
     return None if has_star or "__getattr__" in bound or names_in(tree) & DYNAMIC else bound
 
@@ -104,9 +111,14 @@ def _outside_scopes(file: Path) -> Iterator[ast.AST]:
 
 def _parsed(file: Path) -> ast.Module:
     try:
-        return formats.parse(file).tree if file.suffix == ".json" else ast.parse(file.read_bytes())
+        return _tree(file, stamp(str(file)))
     except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
         return ast.Module([], [])
+
+
+@lru_cache(maxsize=64)  # a grid asks for each of its cases
+def _tree(file: Path, _stamp: str) -> ast.Module:
+    return formats.parse(file).tree if file.suffix == ".json" else ast.parse(file.read_bytes())
 
 
 def pin(module: ModuleType, values: Mapping[str, Scalar]) -> None:

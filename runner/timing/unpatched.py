@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from operator import is_
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ def unpatched() -> Iterator[None]:
 
     What runs there calls methods of tensors alone, since functions such as ``torch.add`` may be replaced too.
     """
-    found = dict(vars(TENSOR))
     names = replaced_methods()
+    found = {name: vars(TENSOR)[name] for name in names if name in vars(TENSOR)}
     _set(names, OWN)
     try:
         with torch._C.DisableTorchFunction():
@@ -29,6 +30,8 @@ def unpatched() -> Iterator[None]:
 def replaced_methods() -> list[str]:
     """Return the names of torch's own attributes of tensors that are not as they were, in order."""
     found = vars(TENSOR)
+    if len(found) == len(OWN) and all(map(is_, map(found.get, OWN), OWN.values())):  # for thousands of operations
+        return []
     changed = [name for name in {*found, *OWN} if found.get(name) is not OWN.get(name)]
     return sorted(name for name in changed if name in OWN or hasattr(torch._C.TensorBase, name))  # others are additions
 

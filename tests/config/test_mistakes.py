@@ -427,7 +427,7 @@ def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):
     [
         ("[" * 1100, "nested too deeply, or contains itself"),
         ("[" * 200 + "]" * 200, "nested too deeply, or contains itself"),
-        ("[" * 20000, "nested too deeply, or contains itself"),
+        ("[" * 5000, "nested too deeply, or contains itself"),
         ("&a [*a]", "nested too deeply, or contains itself"),
         ("\x01", "not valid YAML: unacceptable character #x0001: special characters are not allowed"),
         ("\udcff", "not valid YAML: 'utf-8' codec can't decode byte 0xff in position 6: invalid start byte"),
