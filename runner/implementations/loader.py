@@ -39,6 +39,7 @@ from ..tasks import formats, popcorn
 from . import scripts
 from .arguments import undecorated
 from .revisions import Snapshot, real_path
+from .shared_classes import share_classes
 
 PREFIX = "folder_"  # begins the name of a folder's package
 IMPORTS = "imports_"  # begins the name of a file's package
@@ -401,8 +402,9 @@ class _Loader(SourceFileLoader):
         package = fullname if Path(path).stem == "__init__" else fullname.rpartition(".")[0]
         rewrite = _Rewrite(package, path)
         _enter_imports(rewrite)
-        rewritten = ast.fix_missing_locations(rewrite.visit(tree))
-        return compile(rewritten, name, "exec", dont_inherit=True)
+        rewritten = rewrite.visit(tree)
+        share_classes(rewritten, Path(path).stem, package)
+        return compile(ast.fix_missing_locations(rewritten), name, "exec", dont_inherit=True)
 
 
 def _enter_imports(rewrite: _Rewrite) -> None:

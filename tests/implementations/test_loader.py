@@ -281,3 +281,42 @@ def test_each_import_of_a_file_draws_the_same_numbers(tmp_path):
     reference = loader.load_file(file, functions=("f",), apart="workload")
     torch.rand(1)
     assert reference.numbers == loader.load_file(file, functions=("f",)).numbers
+
+
+CLASSES = """
+import enum, torch
+from dataclasses import dataclass
+WIDTH: int = 2 * 64
+class Act(enum.Enum):
+    SILU = 1
+@dataclass
+class Config:
+    act: Act = Act.SILU
+    width: int = WIDTH
+ACT = Act.SILU
+def helper(x): return x
+class Cache:
+    def update(self, x): return helper(x)
+class Layer(torch.nn.Module):
+    def forward(self, x): return x
+class Wide(Layer): pass
+def f(config, act=Act.SILU): return isinstance(config, Config) and config.act is act is ACT
+"""
+
+
+def test_copies_of_a_file_share_the_classes_that_are_the_same_in_each(tmp_path):
+    file, other = tmp_path / "k.py", tmp_path / "revision" / "k.py"
+    other.parent.mkdir()
+    for path in (file, other):
+        path.write_text(CLASSES)
+    made, used, earlier = (
+        loader.load_file(path, functions=("f",), apart=apart)
+        for path, apart in ((file, "workload"), (file, ""), (other, ""))
+    )
+    assert made is not used
+    assert used.f(made.Config())
+    assert earlier.f(made.Config())
+    for name in ("Cache", "Layer", "Wide"):  # their methods call functions of their own copy, or may be replaced
+        assert getattr(made, name) is not getattr(used, name)
+    file.write_text(CLASSES.replace("SILU = 1", "SILU = 2"))
+    assert not loader.load_file(file, functions=("f",)).f(made.Config())

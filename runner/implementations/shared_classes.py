@@ -1,0 +1,63 @@
+"""Classes that all copies of a user's file have in common: enumerations, configurations, caches.
+
+A worker imports a workload's file apart from its implementations. What ``inputs`` makes there must be of the class that
+an implementation knows by that name: ``isinstance(config, Config)``, ``config.act is Act.SILU``. A class is shared if
+all that it uses is the same in each copy: other such classes, imports and constants. Modules and functions of autograd
+are not shared, since a call may replace their methods.
+"""
+
+import ast
+import builtins
+import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
+
+from ..records.grouping import reachable
+from ..tasks.syntax import constant
+from .arguments import global_names
+
+OF_TORCH = ("Module", "Function")  # bases
+
+_classes: dict[str, type] = {}  # by a digest of what defines them
+
+
+def shared(digest: str, cls: type) -> type:
+    """Return the class with ``digest`` of the copy that was imported first: ``cls``, if it is that one."""
+    return _classes.setdefault(digest, cls)
+
+
+def share_classes(tree: ast.Module, name: str, package: str) -> None:
+    """Let the file ``name`` with ``tree``, in ``package``, take such classes from the copy that was imported first."""
+    if not any(isinstance(node, ast.ClassDef) for node in tree.body):
+        return
+    uses = {node: global_names(node) for node in tree.body}
+    makers: dict[str, list[ast.stmt]] = {}  # of each global name
+    for node, (bound, _) in uses.items():
+        for name in bound:
+            makers.setdefault(name, []).append(node)
+
+    def used(node: ast.stmt) -> Iterator[ast.stmt]:
+        for each in sorted(uses[node][1]) if isinstance(node, ast.ClassDef) else ():
+            yield from makers.get(each, [] if hasattr(builtins, each) else [ast.Pass()])  # perhaps of an import *
+
+    for place, node in reversed([*enumerate(tree.body, 1)]):
+        starts: list[ast.stmt] = [node]
+        if isinstance(node, ast.ClassDef) and all(map(_is_fixed, reached := reachable(starts, used))):
+            is_relative = any(getattr(each, "level", 0) for each in reached)  # the package says what it imports
+            text = "".join([name, package * is_relative, *map(ast.dump, reached)])
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            call = f"__import__({__name__!r}, fromlist=['shared']).shared({digest!r}, {node.name})"
+            tree.body[place:place] = ast.parse(f"{node.name} = {call}").body
+
+
+def _is_fixed(node: ast.stmt) -> bool:
+    """Return whether a statement at the top of a file defines the same in each copy of it."""
+    match node:
+        case ast.ClassDef(bases=bases):
+            return not any(ast.unparse(base).rpartition(".")[2] in OF_TORCH for base in bases)
+        case ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value):
+            with suppress(ValueError):
+                return not isinstance(constant(value), list)
+    return False
