@@ -215,7 +215,7 @@ class OwnOperation(OwnWorkload):
         """Return the operations and the least traffic of the definition, as far as they are known (0: unknown)."""
         floating = (str(tensor.dtype) for tensor in self.drawn.tensors if tensor.is_floating_point())
         dtype = next(floating, "torch.float32")
-        return Work(self._flops(), self._bytes(), dtype.removeprefix("torch."), self.tf32)
+        return Work(self._flops, self._bytes(), dtype.removeprefix("torch."), self.tf32)
 
     def needed(self, device: str) -> tuple[int, int, int]:
         """Return the bytes of the inputs with weights, of the outputs, and of the check in float64 beside both.
@@ -231,6 +231,7 @@ class OwnOperation(OwnWorkload):
             numbers = (sum(x.numel() for x in group if x.is_floating_point()) for group in (inputs, *[outputs] * DRAWS))
             return sum(x.nbytes for x in inputs), sum(x.nbytes for x in outputs), 8 * sum(numbers)
 
+    @cached_property
     def _flops(self) -> int:
         if "flops" in self.file.parts:
             return int(self.module.flops(**options_for(self.module.flops, self._fields())))

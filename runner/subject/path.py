@@ -14,9 +14,9 @@ import torch
 from ..records.case import Scalar
 from ..timing import clock as time
 from ..timing import nested, ranks
-from ..timing.arguments import Inputs
+from ..timing.arguments import Inputs, is_watched
 from ..timing.call import Call, Outputs, in_turn
-from ..timing.correctness import ERRORS, CheckResult, repeats
+from ..timing.correctness import ERRORS, CheckResult, repeats, same_bits
 from ..timing.kept_result import forgiven, keeps_first_values, other_values
 from ..timing.nested import returned_paths, returned_tensors, tensors
 from ..timing.peak_memory import peak_bytes
@@ -26,6 +26,23 @@ from .recompiles import compilations, eagerly, recompiles
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
 KEEPS = "; it is right for other values, which the inputs had at its first call: compute from the inputs at each call"
 FURTHER_CALLS = {"cpu": 0, "cuda": 2}  # torch.compile with CUDA graphs warms up and records before it replays
+
+
+class ExpectedNow:
+    """Return what ``compute`` gives for the values that ``inputs`` hold now; only other values than last are computed.
+
+    Each wrong implementation of a problem is judged for the same ones, and a reference may take minutes.
+    """
+
+    def __init__(self, compute: Callable[[], Outputs], inputs: Sequence[torch.Tensor]) -> None:
+        self._compute, self._inputs, self._last = compute, inputs, list[Any]()
+
+    def __call__(self) -> Outputs:
+        """Return the judge of outputs. Raises what the reference raises."""
+        now = [x.detach().clone() for x in self._inputs if is_watched(x)]  # no test changes the others
+        if ranks.current.any(not self._last or not all(map(same_bits, now, self._last[0]))):
+            self._last = [now, self._compute()]
+        return self._last[1]  # type: ignore[no-any-return]
 
 
 def first_calls(

@@ -1,6 +1,6 @@
 """State that the cases of a problem share: inputs, expected outputs, and calls for the paired rounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.replaced import setting
 from ..records.schema import build
 from ..subject.operation import expected_outputs, workload_of
-from ..subject.path import TimedCall, on_same_inputs
+from ..subject.path import ExpectedNow, TimedCall, on_same_inputs
 from ..timing import ranks
 from ..timing.call import Call, Outputs
 
@@ -35,6 +35,7 @@ class ProblemState:
         self._case = case
         self._inputs: tuple[Tensor, ...] | None = None
         self._expected: Outputs | None = None
+        self._now: ExpectedNow | None = None
         self._calls: dict[str, TimedCall] = {}
         self._others: dict[int, Tensor] | None = None  # values of integers for another seed, by their addresses
 
@@ -78,11 +79,17 @@ class ProblemState:
 
     def expected(self) -> Outputs:
         """Return the expected outputs in float64, which are computed before an implementation sees the inputs."""
-        expected = self._expected or self.expected_now()
+        expected = self._expected or self._compute_expected()
         self._expected = None if self.low_memory else expected
         return expected
 
-    def expected_now(self) -> Outputs:
+    @property
+    def expected_now(self) -> Callable[[], Outputs]:
+        """What returns the expected outputs for the values that the inputs hold when it is called."""
+        self._now = None if self.low_memory else self._now or ExpectedNow(self._compute_expected, self.inputs())
+        return self._now or self._compute_expected
+
+    def _compute_expected(self) -> Outputs:
         """Return the expected outputs for the values that the inputs hold now.
 
         The workload may use any operation, so its reference is computed without ``deterministic_algorithms``.
@@ -101,7 +108,7 @@ class ProblemState:
                 was.data.copy_(now)
             self._inputs = old
         except Exception:  # their memory or shape has changed, so earlier calls are invalid too
-            self._inputs, self._calls, self._expected = None, {}, None
+            self._inputs, self._calls, self._expected, self._now = None, {}, None, None
             self.__dict__.pop("workload")  # it may keep them
 
     def other_integers(self, inputs: Sequence[Tensor]) -> dict[int, Tensor]:
@@ -131,12 +138,12 @@ class ProblemState:
         if self.low_memory or not (self._calls or self._expected):
             return False
         self.low_memory = True
-        self._expected, self._calls = None, {}
+        self._expected, self._now, self._calls = None, None, {}
         return True
 
     def compare(self) -> PairedRounds:
         """Return paired rounds of the kept calls, by the first measurement that can make them."""
-        self._expected = None
+        self._expected = self._now = None
         self.inputs()  # it also sets the precision of products again, which a case may have changed
         if self.low_memory:
             return PairedRounds(reason="no paired rounds: memory is short")

@@ -232,6 +232,22 @@ def test_functions_of_arrays_are_checked_in_float64_and_their_changes_undone(clo
     assert (big_endian == x).all()
 
 
+def test_the_reference_runs_once_for_the_other_values_of_all_wrong_functions(clock):
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return softmax(x)
+
+    counts = []
+    for names in ("a", "abc"):
+        wrong = {name: lambda x: 1.01 * softmax(x) for name in names}
+        assert [one.correct for one in bench(wrong, X, check=counted)] == [False] * len(names)
+        counts.append(len(calls))
+        calls.clear()
+    assert counts[0] == counts[1] > 0
+
+
 def test_a_function_that_returns_a_kept_result_is_wrong(clock):
     kept = softmax(X)
     result = bench({"kept": lambda x: kept.clone(), "torch": softmax}, X, check=softmax)
