@@ -27,7 +27,7 @@ from ..tasks import own_file
 from ..timing import ranks
 from ..timing.call import Call, Outputs, Work
 from ..timing.correctness import CheckResult
-from ..timing.nested import cloned, data_parallel, mapped, reconnect, returned, tensors
+from ..timing.nested import cloned, data_parallel, mapped, parts, reconnect, returned, tensors
 from . import own_workload
 from .faults import classify
 from .gradients import Gradients, GradientsAlone, RecurrentByShape, WithGradients, flops
@@ -110,7 +110,7 @@ class OwnOperation(OwnWorkload):
         if value is None:
             raise TypeError(f"inputs() returns None; return the arguments, as in {own_file.EXAMPLE}")
         args, kwargs = ((), value) if type(value) is dict else (value if type(value) is tuple else (value,), {})
-        for part in (*args, *kwargs.values()):
+        for _, part in parts((args, kwargs)):
             if isinstance(part, torch.nn.Module):
                 if self._cast() or any(tensor.device.type != device for tensor in tensors(part)):  # fake ones cannot
                     part.to(device=device, dtype=self._cast())

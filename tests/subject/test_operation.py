@@ -71,10 +71,15 @@ def test_drawing_again_gives_the_same_numbers(operation):
     assert all(map(torch.equal, mine.draw_inputs("cpu", 0), before))
 
 
-def test_a_dtype_casts_floating_inputs_and_modules_alone(operation):
-    mine = operation(LAYERED, dtype="float16")
-    kinds = {str(tensor.dtype) for tensor in mine.draw_inputs("cpu", 0)}
-    assert kinds == {"torch.float16", "torch.int64"}
+IN_A_LIST = LAYERED.replace("return layer,", "return [layer],").replace("layer(given", "layer[0](given")
+
+
+@pytest.mark.parametrize("text", [LAYERED, IN_A_LIST])
+def test_a_dtype_casts_floating_inputs_and_modules_alone(operation, text):
+    mine = operation(text, dtype="float16")
+    drawn = mine.draw_inputs("cpu", 0)
+    assert {str(tensor.dtype) for tensor in drawn} == {"torch.float16", "torch.int64"}
+    assert not any(tensor.requires_grad for tensor in drawn)
     given = operation(
         "def inputs(n=2, *, dtype): import torch; return torch.ones(n, dtype=dtype), torch.ones(n)\n"
         "def reference(x, y): return x\n",
