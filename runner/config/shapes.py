@@ -29,8 +29,12 @@ def unfold(compose: Composer, options: DictConfig, lines: Sequence[str]) -> list
     if lines and sets:
         raise BadInput(f"{lines[0]}: +{GROUP}={','.join(map(str, sets))} gives the shapes; give one of the two")
     if not names and lines:
-        workload = options.workload.get("name")
-        raise BadInput(f"{SHAPE}: workload={workload} has no shape; name its sizes in its YAML, as in shape: [m, n]")
+        usual, of_file = (
+            "name its sizes in its YAML, as in shape: [m, n]",
+            "give inputs() sizes, as in inputs(m=64, n=64)",
+        )
+        advice = of_file if "path" in options.workload else usual
+        raise BadInput(f"{SHAPE}: workload={options.workload.get('name')} has no shape; {advice}")
     requested = [(line, compose.parse(line).value()) for line in lines] if lines else _of_sets(options)
     distinct = dict.fromkeys(_lines(options, names, source, sizes) for source, sizes in requested)
     return list(map(list, distinct))

@@ -182,7 +182,7 @@ class OwnOperation(OwnWorkload):
     # --- what is right ---
 
     @property
-    def reference(self) -> Callable[..., Any]:
+    def reference(self) -> partial[Any]:
         """The function that says what is right, with its options."""
         function = self.module.reference
         return partial(function, **self.options(), **options_for(function, self.place))
@@ -194,7 +194,8 @@ class OwnOperation(OwnWorkload):
         is_public = hasattr(self.module.reference, "of_module")  # public tasks compare what is returned
         if "check" in self.file.parts:
             return FileCheck(self._check, self.reference, cloned((args, kwargs)), in_place=not is_public)
-        reference = self.reference
+        reference: Any = self.reference
+        _check_call(reference.func, args, {**kwargs, **reference.keywords})
         if self.fields.pass_ != "fwd":
             reference = WithGradients(reference, outputs=self.fields.pass_ == "fwd_bwd")
         words: dict[str, Any] = {"atol": self.file.atol, "rtol": self.file.rtol}
@@ -324,7 +325,8 @@ def _check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
         except TypeError as error:
             named = (f"{name}={type(value).__name__}" for name, value in kwargs.items())
             given = ", ".join([*(type(value).__name__ for value in args), *named])
-            raise TypeError(f"{error}: {function.__name__}{signature} is called with ({given})") from None
+            advice = "; inputs() returns a list, which is one argument: return a tuple" * ([*map(type, args)] == [list])
+            raise TypeError(f"{error}: {function.__name__}{signature} is called with ({given}){advice}") from None
 
 
 @contextmanager

@@ -138,6 +138,10 @@ def test_what_is_kept_of_integers_is_wrong(run, here):
             "workload=a/tasks/: no task is there; name a folder or a glob with tasks, as in level1/*.py",
         ),
         (("workload=no.py",), "workload=no.py: No such file or directory: give a path that exists"),
+        (
+            ("workload=sizeless.py", "workload.shape=[4]"),
+            "workload=sizeless.py has no shape; give inputs() sizes, as in ",
+        ),
         (("workload=checks.py",), "checks.py: check() gets two arguments; write it as def check(inputs, outputs)"),
         (("workload=mine.py",), "mine.py: it defines no inputs(); write one that returns the arguments"),
         (
@@ -168,6 +172,7 @@ def test_a_mistake_is_one_line_before_anything_runs(run, here, words, message):
     (here / "a" / "tasks").mkdir(parents=True)
     (here / "literal.py").write_text("SIZE = 3\ndef inputs(n=SIZE): return n\ndef reference(x): return x\n")
     (here / "batched.py").write_text("def inputs(batch_size=3): return 1\ndef reference(x): return x\n")
+    (here / "sizeless.py").write_text("def inputs(): return 1\ndef reference(x): return x\n")
     (here / "checks.py").write_text(RMS_NORM + "def check(outputs): return None\n")
     result = run(*words)
     assert result.code == 2

@@ -552,6 +552,12 @@ def test_a_function_of_other_arguments_is_told_what_it_gets(operation):
     with pytest.raises(TypeError, match=message):
         mine.call(mine.module.of_one, inputs)
     assert mine.call(mine.module.wrapped(lambda x: x), inputs).run() == 3  # a wrapper knows what it does
+    listed = operation("def inputs(n=3): return [n, 2.5]\ndef reference(x, y, eps=1): return x\n")
+    message = (
+        r"reference\(x, y, eps=1\) is called with \(list, eps=int\); inputs\(\) returns a list, .*: return a tuple$"
+    )
+    with pytest.raises(TypeError, match=message):
+        listed.expected_outputs(listed.draw_inputs("cpu", 0))
 
 
 RECURRENT = """
