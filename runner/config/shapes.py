@@ -29,12 +29,9 @@ def unfold(compose: Composer, options: DictConfig, lines: Sequence[str]) -> list
     if lines and sets:
         raise BadInput(f"{lines[0]}: +{GROUP}={','.join(map(str, sets))} gives the shapes; give one of the two")
     if not names and lines:
-        usual, of_file = (
-            "name its sizes in its YAML, as in shape: [m, n]",
-            "give inputs() sizes, as in inputs(m=64, n=64)",
-        )
-        advice = of_file if "path" in options.workload else usual
-        raise BadInput(f"{SHAPE}: workload={options.workload.get('name')} has no shape; {advice}")
+        name, is_file = options.workload.get("name"), "path" in options.workload
+        advice = "give inputs() sizes, as in n=64" if is_file else "name its sizes in its YAML, as in shape: [m, n]"
+        raise BadInput(f"{SHAPE}: workload={name} has no shape; {advice}")
     requested = [(line, compose.parse(line).value()) for line in lines] if lines else _of_sets(options)
     distinct = dict.fromkeys(_lines(options, names, source, sizes) for source, sizes in requested)
     return list(map(list, distinct))

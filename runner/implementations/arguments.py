@@ -94,19 +94,16 @@ def global_names(node: ast.AST) -> tuple[set[str], set[str]]:
 
 def functions(file: Path) -> Iterator[ast.FunctionDef]:
     """Return the functions at the top level of ``file``, including functions under ``if`` or ``try``."""
-    return (node for node in _outside_scopes(file) if isinstance(node, ast.FunctionDef))
+    tree: ast.AST = _parsed(file)
+    nodes = reachable([tree], lambda node: () if isinstance(node, SCOPES) else ast.iter_child_nodes(node))
+    return (node for node in nodes if isinstance(node, ast.FunctionDef))
 
 
 def defined(file: Path) -> list[str]:
-    """Return the names of the functions and classes of ``file``, in its order; names with a leading ``_`` are last."""
-    nodes = [node for node in _outside_scopes(file) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    names = [node.name for node in sorted(nodes, key=lambda node: node.lineno)]
-    return sorted([*names, *launched(file)], key=lambda name: name.startswith("_"))
-
-
-def _outside_scopes(file: Path) -> Iterator[ast.AST]:
-    tree: ast.AST = _parsed(file)
-    return iter(reachable([tree], lambda node: () if isinstance(node, SCOPES) else ast.iter_child_nodes(node)))
+    """Return the names of the functions and classes of ``file``; names with a leading ``_`` are last."""
+    classes = [node.name for node in _parsed(file).body if isinstance(node, ast.ClassDef)]
+    named = [*classes, *(function.name for function in functions(file)), *launched(file)]
+    return sorted(named, key=lambda name: name.startswith("_"))
 
 
 def _parsed(file: Path) -> ast.Module:

@@ -32,7 +32,12 @@ class File(Implementation):
         if self.path is None:
             raise ValueError("path: missing; name a function, as in impl.path=my_softmax.py:softmax")
         if not self.path.rpartition(":")[0] or not self._name.isidentifier():
-            raise ValueError(f"path: {self.path!r} names no function; give one, as in impl.path={self._example}")
+            *module, name = self.path.split(".")
+            first = next(iter(arguments.defined(Path(self.path))), "softmax")  # function or class of a .py file
+            is_name = module and all(map(str.isidentifier, (*module, name)))  # as Python writes it
+            example = f"{'.'.join(module)}:{name}" if is_name else "my_softmax.py:softmax"
+            example = {"py": f"{self.path}:{first}", "json": f"{self.path}:run"}.get(name, example)
+            raise ValueError(f"path: {self.path!r} names no function; give one, as in impl.path={example}")
         if not self._is_file and (".cu:" in self.path or not all(map(str.isidentifier, self._named.split(".")))):
             launch = ", a file that launches it by cuda_kernel" * (".cu:" in self.path)
             raise ValueError(f"path: {self._named} is not a Python file; write impl.path=my_softmax.py:softmax{launch}")
@@ -48,15 +53,6 @@ class File(Implementation):
             defined = arguments.defined(self._file)
             advice = choices(self._name, defined) if defined else "it defines no function"
             raise ValueError(f"path: {self._file} has no {self._name}; {advice}")
-
-    @property
-    def _example(self) -> str:
-        """What to give for a path without a function: its first one, or the function that Python calls so."""
-        path = str(self.path)
-        if path.endswith(tuple(formats.TASKS)):
-            return f"{path}:{'run' if path.endswith('.json') else next(iter(arguments.defined(Path(path))), 'softmax')}"
-        module, _, name = path.rpartition(".")
-        return f"{module}:{name}" if name.isidentifier() and path[0] not in "./" else "my_softmax.py:softmax"
 
     @property
     def _named(self) -> str:

@@ -140,7 +140,7 @@ def test_what_is_kept_of_integers_is_wrong(run, here):
         (("workload=no.py",), "workload=no.py: No such file or directory: give a path that exists"),
         (
             ("workload=sizeless.py", "workload.shape=[4]"),
-            "workload=sizeless.py has no shape; give inputs() sizes, as in ",
+            "has no shape; give inputs() sizes, as in n=64",
         ),
         (("workload=checks.py",), "checks.py: check() gets two arguments; write it as def check(inputs, outputs)"),
         (("workload=mine.py",), "mine.py: it defines no inputs(); write one that returns the arguments"),
