@@ -6,6 +6,7 @@ import select
 import signal
 import socket
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ class WorkerProcess:
         self.stuck = False  # it was killed and has not ended
         self._source, self._log_path = source, log_path
         self._channel, theirs = socket.socketpair()
+        weakref.finalize(self, self._channel.close)  # at the end of a run its source ends it, without ``end``
         self._received = bytearray()  # the beginning of an incomplete message
         with theirs, open(log_path, "ab") as log:
             environment = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -76,8 +78,13 @@ def test_a_comparison_that_fails_costs_no_row_and_the_grid_goes_on(launch, name,
 
 
 def test_each_problem_is_compared_when_its_cases_are_done(launch):
-    events = launch(("right", 64), ("fails", 64), ("right", 32))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)  # for the end of the workers
+        events = launch(("right", 64), ("fails", 64), ("right", 32))
+        gc.collect()
     assert kinds(events) == [Ready, Row, Row, PairedRounds, Row]
+    channels = [text for text in (str(warning.message) for warning in caught) if "socket" in text]
+    assert not [text for text in channels if "raddr" not in text]  # the tests' own has an address
 
 
 @pytest.mark.parametrize("name", ["more_threads", "float64", "no_grad", "autocast", "leaves"])
