@@ -249,7 +249,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def argument(self, tensor: Tensor, *, varies: bool) -> Tensor:
         """Return a copy in float64 of a tensor that the function is given.
 
-        With ``noise``, one that ``varies`` gets the error of a rounding, unless its numbers count something.
+        With ``noise``, one that ``varies`` gets the error of a rounding, unless its numbers count something, or have so
+        few bits that any implementation has them as they are.
         """
         if not _is_float(tensor):
             return tensor.clone()
@@ -257,7 +258,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if self.noise is not None and copied.layout is torch.strided:
             if _counts(copied):
                 self._counts.add(_storage(copied))
-            elif varies:
+            elif varies and UNIT[self.nominal(copied)] <= self._accumulated:
                 self.noise.scale(copied, self._accumulated)
         return copied.requires_grad_(tensor.requires_grad)
 

@@ -415,6 +415,32 @@ def test_whole_numbers_and_halves_are_exact(name, step, dtype):
             assert not judge.check(other(x)).correct
 
 
+EDGES = torch.linspace(-2, 2, 33)
+ON_EDGES = {  # of numbers of 16 bits, some of which lie on an edge: the reference, and another implementation
+    "histogram": (
+        lambda x: torch.histc(x, 32, -2, 2),
+        lambda x: torch.bincount((8 * x + 16).long(), None, 32).to(x.dtype),
+    ),
+    "bins": (lambda x: torch.bucketize(x, EDGES), lambda x: (x[..., None] > EDGES).sum(-1)),
+    "mask": (lambda x: x > x.flip(0), lambda x: x.flip(0) < x),
+    "threshold": (lambda x: x.masked_fill(x < 0.5, 0), lambda x: torch.where(x >= 0.5, x, 0)),
+}
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", ON_EDGES)
+def test_numbers_of_16_bits_are_exact(name, dtype):
+    reference, other = ON_EDGES[name]
+    for _ in range(3):
+        x = (torch.rand(1000) * 4 - 2).clamp(-1.99, 1.99).to(dtype)
+        x[:40] = torch.cat([EDGES[1:-1], x[-40:-31].flip(0)]).to(dtype)
+        judge = Judge(lambda x: reference(x.float()), (x,))
+        assert judge.check(reference(x.float())).reason == ""
+        assert judge.check(other(x.float())).reason == ""
+        beside = x.float() * (1 + 2**-20 * torch.ones(1000).index_fill(0, torch.arange(500), -1))
+        assert judge.check(reference(beside)).reason
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_limits_for_whole_numbers_allow_what_rounding_does_to_results(dtype):
     for seed in range(2):
