@@ -104,6 +104,8 @@ def classify(error: BaseException, phase: Phase) -> Fault:
     if "Default process group has not been initialized" in text and ranks.current.count == 1:
         several = "a file runs on several ranks if one of its functions has a parameter rank or world_size"
         reason = f"{reason.removesuffix('.')}; {several}"
+    if "does not require grad and does not have a grad_fn" in text and phase != "measure":  # not in ``bench``
+        reason += "; without an optimizer among the inputs a training step begins with module.requires_grad_()"
     # BuildFailed is of kernels/, of any revision.
     by_compiler = COMPILERS.match(type(error).__module__) or name == "BuildFailed"
     if phase == "build" and (by_compiler or isinstance(error, SyntaxError | ImportError | AttributeError)):

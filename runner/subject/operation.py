@@ -110,14 +110,18 @@ class OwnOperation(OwnWorkload):
         if value is None:
             raise TypeError(f"inputs() returns None; return the arguments, as in {own_file.EXAMPLE}")
         args, kwargs = ((), value) if type(value) is dict else (value if type(value) is tuple else (value,), {})
-        for _, part in parts((args, kwargs)):
+        given_parts, has_backward = [part for _, part in parts((args, kwargs))], self.fields.pass_ != "fwd"
+        optimizers = [part for part in given_parts if isinstance(part, torch.optim.Optimizer)]
+        trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
+        for part in given_parts:
             if isinstance(part, torch.nn.Module):
                 if self._cast() or any(tensor.device.type != device for tensor in tensors(part)):  # fake ones cannot
                     part.to(device=device, dtype=self._cast())
                     reconnect(part)
                 # TorchScript has no requires_grad_ of modules; DistributedDataParallel is not copied without gradients.
                 for parameter in () if data_parallel(part) else part.parameters():
-                    parameter.requires_grad_(self.fields.pass_ != "fwd")
+                    if has_backward or id(parameter) not in trained:
+                        parameter.requires_grad_(has_backward)
         placed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(partial(self._placed, device), (args, kwargs))
         return placed
 

@@ -88,6 +88,29 @@ def test_a_dtype_casts_floating_inputs_and_modules_alone(operation, text):
     assert [str(tensor.dtype) for tensor in given.draw_inputs("cpu", 0)] == ["torch.bfloat16", "torch.float32"]
 
 
+TRAINING = """
+import torch
+def inputs(rows=4):
+    model, teacher = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    return model, teacher, torch.optim.SGD(model.parameters(), lr=0.5), torch.randn(rows, 3)
+def reference(model, teacher, optimizer, x):
+    optimizer.zero_grad()
+    loss = (model(x) - teacher(x)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+"""
+
+
+def test_a_training_step_needs_no_more_than_its_optimizer_among_the_inputs(operation):
+    mine = operation(TRAINING)
+    inputs = mine.draw_inputs("cpu", 0)
+    model, teacher, _, _ = mine.drawn.arguments[0]
+    assert [model.weight.requires_grad, teacher.weight.requires_grad] == [True, False]
+    judge = mine.expected_outputs(inputs)
+    assert judge.check(mine.call(mine.module.reference, inputs).run(), [*model.parameters()]).correct
+
+
 def test_an_implementation_gets_the_options_that_it_names(operation):
     mine = operation(SCALED, eps=0.5)
     inputs = mine.draw_inputs("cpu", 0)

@@ -30,6 +30,7 @@ class AcceleratorError(RuntimeError):
         (SyntaxError("invalid syntax"), "build", "build_failed"),
         (ValueError("shapes differ"), "build", "error"),
         (ValueError("shapes differ"), "measure", "error"),
+        (RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn"), "check", "error"),
     ],
 )
 def test_the_status_of_an_exception(error, phase, status, monkeypatch):
