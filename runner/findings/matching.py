@@ -35,7 +35,7 @@ class Side:
 
     name: str
     run: Run
-    cases: Mapping[MatchKey, Sequence[MatchedCase]]  # several of one key differ only in what need not be equal
+    cases: Mapping[MatchKey, Sequence[MatchedCase]]  # several of one key have other commits of a revision
 
 
 def sides_of(runs: Sequence[Run], names: Sequence[str]) -> list[Side]:
@@ -125,10 +125,8 @@ def match_sides(first: Side, other: Side) -> Match:
         others = other.cases.get(key, ())
         if len(cases) == len(others) == 1:
             twins[id(cases[0])] = others[0]
-        elif others:
-            exact = {twin.rows[0].case.key: twin for twin in others}
-            twins |= {id(case): twin for case in cases if (twin := exact.get(case.rows[0].case.key))}
-            ambiguous += [(case, others[0]) for case in cases if id(case) not in twins]
+        elif others:  # a branch has moved during one of the runs
+            ambiguous += [(case, others[0]) for case in cases]
     alone = [
         [case for key, cases in side.cases.items() if key not in against.cases for case in cases]
         for side, against in ((first, other), (other, first))

@@ -212,8 +212,7 @@ def _doubt(rows: Sequence[Row]) -> str:
 def _unmatched(match: Match, names: Names) -> Iterator[Pair]:
     """Yield the cases that only one side has, and those that cannot be told apart, with the reasons."""
     for case, twin in match.ambiguous:
-        differing = ", ".join(sorted(several([each.rows[0].case.flat for each in (case, twin)])))
-        reason = f"several cases differ only in {differing or 'what cannot be named'}"
+        reason = "several cases differ only in the commit of their revision"
         yield Pair(*names.parts(case.case), merge_replicas(case.rows), merge_replicas(twin.rows), reason)
     shared = _shared_fields([*match.alone[0], *match.alone[1]])
     alike = [{_common(each.case, shared): each for each in reversed(cases)} for cases in match.alone]

@@ -29,7 +29,7 @@ from ..timing.timer import Timer
 from ..timing.verdict import UNTRUE
 from .gradients import Gradients, WithGradients
 from .interpreter import interpreting, untimed
-from .path import ExpectedNow, TimedCall, checked, first_calls, on_same_inputs
+from .path import TimedCall, checked, first_calls, on_same_inputs, remembered
 from .tolerance import Judge
 
 Function = Callable[..., Any]
@@ -151,7 +151,7 @@ class _Session:
             )
         self._paths: Collection[str] = ()  # of the reference's differentiable outputs
         self._expected = self._expected_now() if options.reference is not None else None
-        self._now = ExpectedNow(self._expected_now, tensors(args))
+        self._now = remembered(self._expected_now, tensors(args))
         self._settings, self._work = options.settings, _work(options, args)
         if kind == "cuda":
             from ..timing import measured_peak

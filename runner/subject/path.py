@@ -28,21 +28,20 @@ KEEPS = "; it is right for other values, which the inputs had at its first call:
 FURTHER_CALLS = {"cpu": 0, "cuda": 2}  # torch.compile with CUDA graphs warms up and records before it replays
 
 
-class ExpectedNow:
-    """Return what ``compute`` gives for the values that ``inputs`` hold now; only other values than last are computed.
+def remembered(compute: Callable[[], Outputs], inputs: Sequence[torch.Tensor]) -> Callable[[], Outputs]:
+    """Return a function that returns ``compute()``, computed again only if ``inputs`` hold other values than last.
 
-    Each wrong implementation of a problem is judged for the same ones, and a reference may take minutes.
+    Each wrong implementation of a problem is judged for the same values, and a reference may take minutes.
     """
+    last: list[Any] = []
 
-    def __init__(self, compute: Callable[[], Outputs], inputs: Sequence[torch.Tensor]) -> None:
-        self._compute, self._inputs, self._last = compute, inputs, list[Any]()
+    def expected_now() -> Outputs:
+        now = [x.detach().clone() for x in inputs if is_watched(x)]  # no test changes the others
+        if ranks.current.any(not last or not all(map(same_bits, now, last[0]))):
+            last[:] = now, compute()
+        return last[1]  # type: ignore[no-any-return]
 
-    def __call__(self) -> Outputs:
-        """Return the judge of outputs. Raises what the reference raises."""
-        now = [x.detach().clone() for x in self._inputs if is_watched(x)]  # no test changes the others
-        if ranks.current.any(not self._last or not all(map(same_bits, now, self._last[0]))):
-            self._last = [now, self._compute()]
-        return self._last[1]  # type: ignore[no-any-return]
+    return expected_now
 
 
 def first_calls(

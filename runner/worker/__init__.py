@@ -141,7 +141,8 @@ class Worker:
         job.metrics["wall_s"] = time.perf_counter() - started
         used = self._used.finish()
         # A failure is perhaps by inputs or a reference that the revision has not, but for what its own code lacks.
-        failed = bool(job.wrong or (fault and (job.at_problem or fault.status != "unsupported")))
+        lacks = fault is not None and fault.status == "unsupported" and job.phase not in ("inputs", "reference")
+        failed = bool(job.wrong or fault) and not lacks
         read = used.keys() - {FILES} if failed else self._used.implementation()
         if shared := _of_worktree(case, read, shared=failed):
             job.metrics["worktree_files"] = ", ".join(shared)

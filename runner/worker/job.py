@@ -55,11 +55,6 @@ class Job:
     files: list[str] = field(default_factory=list)
     counted: float = 0.0  # the clock at the last call of ``_count``
 
-    @property
-    def at_problem(self) -> bool:
-        """Whether it is at the inputs or the reference, before its implementation is loaded."""
-        return self.phase in ("start", "inputs", "reference")
-
     def enter(self, phase: Phase) -> None:
         """Begin the next phase."""
         self._count()

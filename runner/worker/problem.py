@@ -18,7 +18,7 @@ from ..records.paired_rounds import PairedRounds
 from ..records.replaced import setting
 from ..records.schema import build
 from ..subject.operation import expected_outputs, workload_of
-from ..subject.path import ExpectedNow, TimedCall, on_same_inputs
+from ..subject.path import TimedCall, on_same_inputs, remembered
 from ..timing import ranks
 from ..timing.call import Call, Outputs
 
@@ -35,7 +35,7 @@ class ProblemState:
         self._case = case
         self._inputs: tuple[Tensor, ...] | None = None
         self._expected: Outputs | None = None
-        self._now: ExpectedNow | None = None
+        self._now: Callable[[], Outputs] | None = None
         self._calls: dict[str, TimedCall] = {}
         self._others: dict[int, Tensor] | None = None  # values of integers for another seed, by their addresses
 
@@ -86,7 +86,7 @@ class ProblemState:
     @property
     def expected_now(self) -> Callable[[], Outputs]:
         """What returns the expected outputs for the values that the inputs hold when it is called."""
-        self._now = None if self.low_memory else self._now or ExpectedNow(self._compute_expected, self.inputs())
+        self._now = None if self.low_memory else self._now or remembered(self._compute_expected, self.inputs())
         return self._now or self._compute_expected
 
     def _compute_expected(self) -> Outputs:

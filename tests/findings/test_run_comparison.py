@@ -272,6 +272,8 @@ def test_a_function_in_another_folder_is_the_same_if_it_is_the_only_one_of_its_n
 def test_a_git_revision_is_the_one_that_was_typed():
     rows = [[timed(a_case(options={"rev": f"main@{digit * 40}"}), 1.0)] for digit in "12"]
     assert matched(*rows) == (1, [])
+    reason = "several cases differ only in the commit of their revision"  # the branch moved, and the run was resumed
+    assert matched([*rows[0], *rows[1]], rows[1]) == (0, [reason] * 2)
 
 
 def test_what_differs_between_the_environments_is_said():
