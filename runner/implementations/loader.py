@@ -184,6 +184,7 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
             module = sys.modules.get(name)
             if module is None or not _is_current(module, file, source, apart):
                 module = sys.modules[name] = _new_module(name, file)
+                _withdraw_operators(name)
                 module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]  # both are there
         except (Exception, SystemExit) as raised:
             error = raised
@@ -197,6 +198,14 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
         notes.append(f"{file.name} ran for {own:.1f} s when it was imported, once in each worker; {advice}")
     forget_tuned()
     return _Imported(source, seconds, notes, module, error, error.__traceback__ if error else None)
+
+
+def _withdraw_operators(name: str) -> None:
+    """Let the next copy of the module ``name`` define the operators of its ``torch.library.Library``: torch has one."""
+    copies = [vars(known.module) for (of, _), known in _imported.items() if of == name and known.module]
+    for member in (member for copy in copies for member in copy.values()):
+        if type(member).__module__ == "torch.library" and hasattr(member, "_destroy"):
+            member._destroy()
 
 
 @contextmanager

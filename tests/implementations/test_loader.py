@@ -320,3 +320,16 @@ def test_copies_of_a_file_share_the_classes_that_are_the_same_in_each(tmp_path):
         assert getattr(made, name) is not getattr(used, name)
     file.write_text(CLASSES.replace("SILU = 1", "SILU = 2"))
     assert not loader.load_file(file, functions=("f",)).f(made.Config())
+
+
+def test_a_file_that_defines_operators_in_a_library_is_imported_again(tmp_path):
+    file = tmp_path / "operators.py"
+    file.write_text(
+        "import torch\n"
+        "lib = torch.library.Library('of_a_newcomer', 'FRAGMENT')\n"
+        "lib.define('twice(Tensor x) -> Tensor')\n"
+        "lib.impl('twice', lambda x: 2 * x, 'CompositeExplicitAutograd')\n"
+        "def f(x): return torch.ops.of_a_newcomer.twice(x)\n"
+    )
+    copies = [loader.load_file(file, functions=("f",), apart=apart) for apart in ("workload", "")]
+    assert [copy.f(torch.ones(1)).item() for copy in copies] == [2, 2]
