@@ -197,6 +197,7 @@ def judge_task(name: str, task: Task, dtype: torch.dtype, seed: int, quick: bool
     started = time.process_time()
     try:
         judge = Judge(task.reference, args, quick=quick)
+        like = outputs_of(task.reference(*args))
     except (RuntimeError, NotImplementedError, ValueError) as error:  # torch has no such operation in this dtype
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return Case(name, kind, time.process_time() - started, reason, ""), []
@@ -211,7 +212,7 @@ def judge_task(name: str, task: Task, dtype: torch.dtype, seed: int, quick: bool
 
     honest, worst = {}, [0.0]
     truth = outputs_of(task.reference(*cast(args, torch.float64)))
-    for variant, make in honest_outputs(task, args, dtype, outputs_of(task.reference(*args))):
+    for variant, make in honest_outputs(task, args, dtype, like):
         try:
             outputs = make()
         except (RuntimeError, NotImplementedError, ValueError):  # torch has no such form in this dtype
