@@ -28,13 +28,15 @@ def shared(digest: str, cls: type) -> type:
 
 def share_classes(tree: ast.Module, name: str, package: str) -> None:
     """Let the file ``name`` with ``tree``, in ``package``, take such classes from the copy that was imported first."""
-    if not any(isinstance(node, ast.ClassDef) for node in tree.body):
+    if not (classes := {node.name for node in tree.body if isinstance(node, ast.ClassDef)}):
         return
     uses = {node: global_names(node) for node in tree.body}
     makers: dict[str, list[ast.stmt]] = {}  # of each global name
-    for node, (bound, _) in uses.items():
-        for name in bound:
-            makers.setdefault(name, []).append(node)
+    for node, (bound, read) in uses.items():
+        # A statement that runs may register a class, as a node of pytrees: nothing takes one class twice.
+        runs = isinstance(node, ast.Expr | ast.If | ast.Try | ast.With | ast.For) and "__name__" not in read
+        for each in bound | (read & classes if runs else set()):
+            makers.setdefault(each, []).append(node)
 
     def used(node: ast.stmt) -> Iterator[ast.stmt]:
         for each in sorted(uses[node][1]) if isinstance(node, ast.ClassDef) else ():
@@ -42,7 +44,9 @@ def share_classes(tree: ast.Module, name: str, package: str) -> None:
 
     for place, node in reversed([*enumerate(tree.body, 1)]):
         starts: list[ast.stmt] = [node]
-        if isinstance(node, ast.ClassDef) and all(map(_is_fixed, reached := reachable(starts, used))):
+        if not isinstance(node, ast.ClassDef) or makers[node.name] != [node]:
+            continue
+        if all(map(_is_fixed, reached := reachable(starts, used))):
             is_relative = any(getattr(each, "level", 0) for each in reached)  # the package says what it imports
             text = "".join([name, package * is_relative, *map(ast.dump, reached)])
             digest = hashlib.sha256(text.encode()).hexdigest()

@@ -300,6 +300,10 @@ class Cache:
 class Layer(torch.nn.Module):
     def forward(self, x): return x
 class Wide(Layer): pass
+class Node: pass
+torch.utils._pytree.register_pytree_node(Node, lambda node: ([], None), lambda values, _: Node())
+if __name__ == "__main__":
+    print(Config())
 def f(config, act=Act.SILU): return isinstance(config, Config) and config.act is act is ACT
 """
 
@@ -316,7 +320,8 @@ def test_copies_of_a_file_share_the_classes_that_are_the_same_in_each(tmp_path):
     assert made is not used
     assert used.f(made.Config())
     assert earlier.f(made.Config())
-    for name in ("Cache", "Layer", "Wide"):  # their methods call functions of their own copy, or may be replaced
+    # Their methods call functions of their own copy, or may be replaced; one is registered.
+    for name in ("Cache", "Layer", "Wide", "Node"):
         assert getattr(made, name) is not getattr(used, name)
     file.write_text(CLASSES.replace("SILU = 1", "SILU = 2"))
     assert not loader.load_file(file, functions=("f",)).f(made.Config())
