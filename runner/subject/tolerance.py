@@ -19,22 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..records.figures import listed
 from ..records.replaced import replaced, setting
-from ..timing import ranks
+from ..timing import nested, ranks
 from ..timing.arguments import is_watched
 from ..timing.call import Expected, Outputs
 from ..timing.correctness import CHUNK, CheckResult, deviation, misfit, part, real_parts, same_bits
-from ..timing.nested import (
-    Path,
-    copied,
-    is_array,
-    leaves,
-    mapped,
-    named_tensors,
-    plain_leaves,
-    reconnect,
-    returned,
-    tensors,
-)
+from ..timing.nested import Path, is_array, leaves, mapped, named_tensors, plain_leaves, reconnect, returned, tensors
 from .gradients import WithGradients, wanted
 from .limits import Floats, Integers
 from .recompiles import eagerly
@@ -329,11 +318,11 @@ class Judge(Outputs):
         wide = partial(mode.argument, varies=self._inputs_vary)
 
         def widened(module: torch.nn.Module) -> torch.nn.Module:
-            wider = copied(module)
-            for before, after in zip(tensors(module), tensors(wider), strict=True):
+            copied = nested.copied(module)
+            for before, after in zip(tensors(module), tensors(copied), strict=True):
                 after.data = wide(before).data
-            reconnect(wider)
-            return wider
+            reconnect(copied)
+            return copied
 
         values = mapped(wide, self._values, widened)
         in_float64 = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
@@ -348,7 +337,7 @@ class Judge(Outputs):
         def fresh(tensor: Tensor) -> Tensor:
             return change(tensor.detach()).requires_grad_(tensor.requires_grad)
 
-        copies = mapped(fresh, self._values, copied)
+        copies = mapped(fresh, self._values, nested.copied)
         outputs = self._run(*copies)
         return self._collected(outputs, copies)
 
