@@ -35,6 +35,7 @@ from typing import Any
 
 from ..device import import_path
 from ..kernels.unsupported import Unsupported
+from ..records.replaced import replaced
 from ..tasks import formats, popcorn
 from . import scripts
 from .arguments import undecorated
@@ -63,6 +64,7 @@ _imported: dict[tuple[str, str], _Imported] = {}  # files that were loaded, by t
 _compiled: dict[str, bytes] = {}  # sources, by the module's name
 _asked: dict[int, tuple[float, list[str]]] = {}  # seconds and notes of those since the last call of ``columns``
 _functions: list[tuple[ModuleType, dict[str, object]]] = []  # functions of the modules that workloads have imported
+_libraries: dict[str, list[Any]] = {}  # of torch.library that the last copy of a module has made, by its name
 _scripts: set[str] = set()  # files in packages that cannot be imported, and that are loaded without them
 
 
@@ -184,8 +186,8 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
             module = sys.modules.get(name)
             if module is None or not _is_current(module, file, source, apart):
                 module = sys.modules[name] = _new_module(name, file)
-                _withdraw_operators(name)
-                module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]  # both are there
+                with _defining_operators(name):
+                    module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]  # both are there
         except (Exception, SystemExit) as raised:
             error = raised
             clear_frames(error.__traceback__)  # of tensors
@@ -200,12 +202,25 @@ def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) ->
     return _Imported(source, seconds, notes, module, error, error.__traceback__ if error else None)
 
 
-def _withdraw_operators(name: str) -> None:
-    """Let the next copy of the module ``name`` define the operators of its ``torch.library.Library``: torch has one."""
-    copies = [vars(known.module) for (of, _), known in _imported.items() if of == name and known.module]
-    for member in (member for copy in copies for member in copy.values()):
-        if type(member).__module__ == "torch.library" and hasattr(member, "_destroy"):
-            member._destroy()
+@contextmanager
+def _defining_operators(name: str) -> Iterator[None]:
+    """Let a copy of the module ``name`` define the operators of torch.library that an earlier one has defined."""
+    from torch import library
+
+    made, usual = _libraries.setdefault(name, []), library.Library.__init__
+    while made:
+        made.pop()._destroy()
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        usual(self, *args, **kwargs)
+        frame = sys._getframe(1)
+        while frame.f_back and frame.f_globals.get("__name__") in (library.__name__, "functools"):  # library.define
+            frame = frame.f_back
+        if frame.f_globals.get("__name__") == name:
+            made.append(self)
+
+    with replaced(library.Library, "__init__", noted):
+        yield
 
 
 @contextmanager

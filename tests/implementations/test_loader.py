@@ -334,7 +334,12 @@ def test_a_file_that_defines_operators_in_a_library_is_imported_again(tmp_path):
         "lib = torch.library.Library('of_a_newcomer', 'FRAGMENT')\n"
         "lib.define('twice(Tensor x) -> Tensor')\n"
         "lib.impl('twice', lambda x: 2 * x, 'CompositeExplicitAutograd')\n"
-        "def f(x): return torch.ops.of_a_newcomer.twice(x)\n"
+        "torch.library.define('of_a_newcomer::thrice', '(Tensor x) -> Tensor')\n"
+        "@torch.library.impl('of_a_newcomer::thrice', 'cpu')\n"
+        "def thrice(x): return 3 * x\n"
+        "@torch.library.custom_op('of_a_newcomer::four', mutates_args=())\n"
+        "def four(x: torch.Tensor) -> torch.Tensor: return 4 * x\n"
+        "def f(x): return [getattr(torch.ops.of_a_newcomer, name)(x).item() for name in ('twice', 'thrice', 'four')]\n"
     )
-    copies = [loader.load_file(file, functions=("f",), apart=apart) for apart in ("workload", "")]
-    assert [copy.f(torch.ones(1)).item() for copy in copies] == [2, 2]
+    copies = [loader.load_file(file, functions=("f",), apart=apart) for apart in ("workload", "", "other")]
+    assert [copy.f(torch.ones(1)) for copy in copies] == [[2, 3, 4]] * 3
