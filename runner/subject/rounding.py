@@ -99,6 +99,15 @@ for _name in _TOGETHER.split():
         INSIDE |= get_decompositions([getattr(aten, _name)])
 
 
+def _by_product(x: Tensor, y: Tensor) -> Tensor:
+    """Return the distances of all pairs of rows as torch does those of many: by a product, in which they cancel."""
+    squares, others = (z.square().sum(-1, keepdim=True) for z in (x, y))
+    return (squares + others.mT - 2 * (x @ y.mT)).clamp(min=0).sqrt()
+
+
+INSIDE[aten._euclidean_dist.default] = _by_product
+
+
 class Noise:
     """Normal numbers from a pool at random offsets: much cheaper than new ones, and the same for a seed."""
 

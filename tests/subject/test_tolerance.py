@@ -1077,6 +1077,29 @@ def test_weights_of_an_interpolation_may_be_rounded(seed):
     assert not judge.check(reference(x, align_corners=True)).correct
 
 
+def distances(x, y):
+    products = torch.zeros(len(x), len(y))
+    for k in range(x.shape[1]):
+        products += x[:, k, None] * y[:, k]
+    return (x.square().sum(1)[:, None] + y.square().sum(1) - 2 * products).clamp(min=1e-12).sqrt()
+
+
+@pytest.mark.parametrize("width", [3, 32, 128])
+@pytest.mark.parametrize("seed", range(2))
+def test_distances_may_be_computed_by_another_product_also_from_a_point_to_itself(width, seed):
+    torch.manual_seed(seed)
+    x, y = torch.randn(60, width), torch.randn(70, width)
+    y[:30] = x[30:]
+    judge = Judge(torch.cdist, (x, y))
+    for right in (torch.cdist(x, y), distances(x, y), (x[:, None] - y).norm(dim=-1)):
+        assert judge.check(right).reason == ""
+    row, equal = torch.cdist(x, y), torch.cdist(x, y)
+    row[3] *= 1.005
+    equal[equal < 0.02] = 0.05
+    for wrong in (1.005 * equal, row, equal, torch.cdist(x.bfloat16().float(), y.bfloat16().float())):
+        assert not judge.check(wrong).correct
+
+
 def naive_gelu(x):
     return 0.5 * x * (1 + torch.erf(x / 2**0.5))
 
