@@ -28,14 +28,13 @@ def shared(digest: str, cls: type) -> type:
 
 def share_classes(tree: ast.Module, name: str, package: str) -> None:
     """Let the file ``name`` with ``tree``, in ``package``, take such classes from the copy that was imported first."""
-    if not (classes := {node.name for node in tree.body if isinstance(node, ast.ClassDef)}):
+    if not any(isinstance(node, ast.ClassDef) for node in tree.body):
         return
     uses = {node: global_names(node) for node in tree.body}
     makers: dict[str, list[ast.stmt]] = {}  # of each global name
-    for node, (bound, read) in uses.items():
-        # A statement that runs may register a class, as a node of pytrees: nothing takes one class twice.
-        runs = isinstance(node, ast.Expr | ast.If | ast.Try | ast.With | ast.For) and "__name__" not in read
-        for each in bound | (read & classes if runs else set()):
+    known: set[str] = set()  # classes of an earlier copy
+    for node, (bound, _) in uses.items():
+        for each in bound:
             makers.setdefault(each, []).append(node)
 
     def used(node: ast.stmt) -> Iterator[ast.stmt]:
@@ -50,8 +49,15 @@ def share_classes(tree: ast.Module, name: str, package: str) -> None:
             is_relative = any(getattr(each, "level", 0) for each in reached)  # the package says what it imports
             text = "".join([name, package * is_relative, *map(ast.dump, reached)])
             digest = hashlib.sha256(text.encode()).hexdigest()
+            known |= {node.name} if digest in _classes else set()
             call = f"__import__({__name__!r}, fromlist=['shared']).shared({digest!r}, {node.name})"
             tree.body[place:place] = ast.parse(f"{node.name} = {call}").body
+    for node, (_, read) in uses.items():
+        # A library takes a class once: torch.export.register_dataclass(Output)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and read & known:
+            by = makers.get(ast.unparse(node.value.func).partition(".")[0], [])
+            if by and all(isinstance(maker, ast.Import | ast.ImportFrom) for maker in by):
+                tree.body.remove(node)
 
 
 def _is_fixed(node: ast.stmt) -> bool:
