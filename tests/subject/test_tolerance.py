@@ -1154,6 +1154,10 @@ def by_log(x):
         (F.logsigmoid, lambda x: -by_log(-x)),
         (F.mish, lambda x: x * by_sigmoid(by_log(x))),
         (lambda x: F.binary_cross_entropy_with_logits(x, x.clamp(0, 1), reduction="none"), None),
+        (
+            lambda x: F.soft_margin_loss(x, x.flip(0).sign(), reduction="none"),
+            lambda x: torch.log(1 + torch.exp(-x * x.flip(0).sign())),
+        ),
         (lambda x: torch.logaddexp(x, x.flip(0)), lambda x: torch.log(torch.exp(x) + torch.exp(x.flip(0)))),
     ],
 )
