@@ -54,7 +54,7 @@ KINDS = {  # the words → the next step
     "an argument without its prefix": ("tune workload=add impl=triton BLOCK=64,128", "impl.args.BLOCK"),
     "an argument without a value": ("workload=add impl=triton impl.args.BLOCK=", "give a finite number"),
     "a path without its option": ("workload.path=k.py", "workload=FILE"),
-    "a path without a function": ("impl=file impl.path=k.py", "impl.path=my_softmax.py:softmax"),
+    "a path without a function": ("impl=file impl.path=k.py", "impl.path=k.py:gelu"),
     "two colons in a path": ("impl=file impl.path=k.py::gelu", "impl.path=my_softmax.py:softmax"),
     "a module that is a folder": ("impl=file impl.path=folder:gelu", "a file ends with .py"),
     "a folder as a workload": ("workload=folder", "workload=folder/"),
