@@ -368,7 +368,16 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if self.noise is None or func not in INSIDE:
             return func(*args, **kwargs)
         with replaced(self, "_inside", True), self:
-            return INSIDE[func](*args, **kwargs)
+            out = INSIDE[func](*args, **kwargs)
+        if func == aten._softmax_backward_data.default and self._is_wide(args[1]):
+            dy, y, dim = args[:3]  # flash attention has the sum of dy * y from the output of attention, which is stored
+            std = OF_UNIFORM * UNIT[self.kind] * (dy * y).square().sum(dim, keepdim=True).sqrt()
+            out = out - y * self.noise.add(torch.zeros_like(std), std)
+        return out
+
+    def _is_wide(self, tensor: Tensor) -> bool:
+        """Return whether a case of 16 bits computes ``tensor`` in float32."""
+        return self.kind.itemsize == 2 and self.nominal(tensor) == torch.float32 and bool(self.writers(tensor))
 
     def _reordered(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
         """Return ``out`` with the indices of a call in which numbers that round to the same have another order."""
@@ -424,18 +433,29 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                 if unit := self._bare.pop(_storage(arg), None):
                     self.noise.scale(arg, unit)
             args = tree_map_only(Tensor, self._rounded, list(args))
-        if name in self.tf32 and kind == torch.float32:
-            first, noise = PRODUCTS[name], self.noise
-            truncated = 1 + TF32 * noise.one()  # hardware may cut the bits off, an error of one sign
-            args = tuple(
-                _of_memory(arg, lambda memory: noise.scale(memory * truncated, OF_UNIFORM * TF32))
-                if place >= first and isinstance(arg, Tensor) and _is_float(arg)
-                else arg
-                for place, arg in enumerate(args)
-            )
+        if name in PRODUCTS:
+            first, truncates = PRODUCTS[name], name in self.tf32 and kind == torch.float32
+            truncated = 1 + TF32 * self.noise.one() if truncates else None  # hardware may cut bits off, with one sign
+            factors = tree_map_only(Tensor, lambda factor: self._of_product(factor, truncated), list(args[first:]))
+            args = [*args[:first], *factors]
         if name.removeprefix("_").startswith(FACTORS) and name not in ENTRYWISE:
             args = [self._shaken(arg) if isinstance(arg, Tensor) and arg.dim() > 1 else arg for arg in args]
         return args
+
+    def _of_product(self, factor: Tensor, truncated: float | None) -> Tensor:
+        """Return a factor of a product as tensor cores take it: in TF32 if that scales it by ``truncated``.
+
+        In a case of 16 bits, they take factors of 16 bits. So what the function computes in float32 may be rounded, as
+        the weights of flash attention are, but no argument in float32.
+        """
+        if (noise := self.noise) is None or not _is_float(factor):
+            return factor
+        if truncated:
+            return _of_memory(factor, lambda memory: noise.scale(memory * truncated, OF_UNIFORM * TF32))
+        if not self._is_wide(factor):
+            return factor
+        unit = OF_UNIFORM * UNIT[self.kind]
+        return _of_memory(factor, lambda memory: _kept(memory, noise.scale(memory.clone(), unit), self.kind))
 
     def _shaken(self, matrix: Tensor) -> Tensor:
         """Return matrices with the backward error of a factorization, as large as rows and columns, not elements."""
@@ -489,9 +509,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                 else:
                     self.noise.scale(tensor, unit * ROUNDINGS.get(name, 1.0))
                 if exact is not None:  # positions and their multiples, such as arange(n) / 2, need no rounding
-                    fits = exact == exact.to(kind)
-                    tensor.copy_(exact.where(fits, tensor))
-                    if fits.all():
+                    tensor.copy_(_kept(exact, tensor, kind))
+                    if torch.equal(exact, exact.to(kind)):
                         self._bare.pop(where, None)
 
     def _sum(self, op: _Operator, tensor: Tensor, unit: float) -> None:
@@ -534,6 +553,11 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             if name in PRODUCTS and unit > self._accumulated:  # torch lets cuBLAS round partial sums
                 partial = OF_UNIFORM * unit * math.sqrt(max(1, _taps(name, op.args, place) / 2)) * squares.sqrt()
         return self._accumulated * math.sqrt(terms) * variance.sqrt() + partial
+
+
+def _kept(exact: Tensor, noisy: Tensor, kind: torch.dtype) -> Tensor:
+    """Return ``noisy`` with those of ``exact`` that ``kind`` has."""
+    return exact.where(exact == exact.to(kind), noisy)
 
 
 def _counts(tensor: Tensor) -> bool:

@@ -1181,6 +1181,64 @@ def attention_block(q, k, v, w):
     return torch.nn.functional.silu((q + y) @ w) @ w
 
 
+def weights_of(q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
+    scores = q.float() @ k.float().mT / q.shape[-1] ** 0.5
+    return scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+
+
+IN_FLOAT32: dict[str, tuple[Any, ...]] = {  # shapes, a function with a change of factors of products, another function
+    "attention": (
+        [(2, 24, 16)] * 3,
+        lambda change, q, k, v: change(weights_of(q, k, CAUSAL)) @ v.float(),
+        lambda q, k, v: weights_of(q, k, CAUSAL.roll(1, 1)) @ v.float(),
+    ),
+    "mlp": (
+        [(20, 24), (32, 24), (12, 32)],
+        lambda change, x, a, b: change(F.gelu(x.float() @ a.float().mT)) @ b.float().mT,
+        lambda x, a, b: F.gelu(x.float() @ a.float().mT, approximate="tanh") @ b.float().mT * 1.01,
+    ),
+    "state": (
+        [(12, 8, 6), (12, 8, 6)],
+        lambda change, k, q: q.float() @ change((k.float().mT @ k.float()).cumsum(0)),
+        lambda k, q: q.float() @ (k.float().mT @ k.float()).cumsum(0).roll(1, 0),
+    ),
+}
+CAUSAL = torch.ones(24, 24, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", IN_FLOAT32)
+@pytest.mark.parametrize("seed", range(2))
+def test_factors_of_products_may_have_16_bits_where_a_reference_computes_in_float32(name, dtype, seed):
+    torch.manual_seed(seed)
+    shapes, function, other = IN_FLOAT32[name]
+    inputs = tuple(torch.randn(shape).to(dtype) for shape in shapes)
+    judge = Judge(lambda *args: function(lambda factor: factor, *args).to(dtype), inputs)
+    assert judge.check(function(lambda factor: factor.to(dtype).float(), *inputs).to(dtype)).correct
+    assert not judge.check(function(lambda factor: factor.to(torch.float8_e5m2).float(), *inputs).to(dtype)).correct
+    assert not judge.check(other(*inputs).to(dtype)).correct
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("seed", range(2))
+def test_gradients_of_flash_attention_are_right_where_a_reference_computes_in_float32(dtype, seed):
+    torch.manual_seed(seed)
+    inputs = [torch.randn(2, 3, 24, 16, dtype=dtype) for _ in range(3)]
+    function = WithGradients(lambda q, k, v: (weights_of(q, k, CAUSAL) @ v.float()).to(dtype), outputs=True)
+    judge = Judge(function, inputs)
+    y, dq, dk, dv = function.of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs, {})
+    assert judge.check((y, dq, dk, dv)).correct
+    for wrong in ((y, dq * 1.02, dk, dv), (y, dq, dk, dv.roll(1, -2)), (y, dk, dq, dv)):
+        assert not judge.check(wrong).correct
+
+
+def test_an_argument_in_float32_is_a_factor_as_it_is():
+    x, w = torch.randn(20, 24).bfloat16(), torch.randn(24, 12)
+    judge = Judge(lambda x, w: (x.float() @ w).bfloat16(), (x, w))
+    assert judge.check((x.double() @ w.double()).bfloat16()).correct
+    assert not judge.check((x.float() @ w.bfloat16().float()).bfloat16()).correct
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_through_attention_are_those_of_float64_and_may_be_rounded_otherwise(dtype, seed):
