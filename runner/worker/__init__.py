@@ -137,6 +137,7 @@ class Worker:
                 detail = "" if fault.status == "wrong" else clip(traceback.format_exc())
                 problem.redraw()  # it may have changed the inputs
             error.__traceback__ = None  # its frames hold the case's tensors
+        job.count()
         job.metrics.update(loader.columns())
         job.metrics["wall_s"] = time.perf_counter() - started
         used = self._used.finish()

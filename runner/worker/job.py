@@ -53,16 +53,16 @@ class Job:
     wrong: str = ""  # error of the outputs
     untimed: str = ""  # reason if a time would be meaningless
     files: list[str] = field(default_factory=list)
-    counted: float = 0.0  # the clock at the last call of ``_count``
+    counted: float = 0.0  # the clock at the last call of ``count``
 
     def enter(self, phase: Phase) -> None:
         """Begin the next phase."""
-        self._count()
+        self.count()
         self.phase = phase
         self.on_phase(phase)
 
-    def _count(self) -> None:
-        """Add the time since the last call to the column of the phase."""
+    def count(self) -> None:
+        """Add the time since the last call to the column of the phase. The last call is when the case has run."""
         now = time.perf_counter()
         if column := TIMED_PHASES.get(self.phase):
             self.metrics[column] = float(self.metrics.get(column) or 0.0) + now - self.counted
@@ -233,7 +233,6 @@ class Job:
 
     def row(self, fault: Fault | None, detail: str = "") -> Row:
         """Return the row of the case. ``fault`` is its failure, if any."""
-        self._count()
         if fault is not None and fault.status == "wrong":
             self.wrong, self.metrics["correct"] = fault.reason, False
         status, reason = ("wrong", self.wrong) if self.wrong else ("ok", "")
