@@ -3,7 +3,7 @@
 A worker imports a workload's file apart from its implementations. What ``inputs`` makes there must be of the class that
 an implementation knows by that name: ``isinstance(config, Config)``, ``config.act is Act.SILU``. A class is shared if
 all that it uses is the same in each copy: other such classes, imports and constants. Modules and functions of autograd
-are not shared, since a call may replace their methods.
+are not shared, since users replace their methods. Where a case replaces one of a shared class, its worker ends.
 """
 
 import ast
@@ -19,11 +19,28 @@ from .arguments import global_names
 OF_TORCH = ("Module", "Function")  # bases
 
 _classes: dict[str, type] = {}  # by a digest of what defines them
+_methods: dict[type, dict[str, object]] = {}  # of these classes, as they were defined
 
 
 def shared(digest: str, cls: type) -> type:
     """Return the class with ``digest`` of the copy that was imported first: ``cls``, if it is that one."""
-    return _classes.setdefault(digest, cls)
+    if digest not in _classes:
+        _classes[digest], _methods[cls] = cls, _methods_of(cls)
+    return _classes[digest]
+
+
+def replaced_methods() -> list[str]:
+    """Return the names of methods of shared classes that are not as they were, such as ``Cache.update``."""
+    names = []
+    for cls, were in _methods.items():
+        now = _methods_of(cls)
+        names += [f"{cls.__name__}.{name}" for name in {*were, *now} if were.get(name) is not now.get(name)]
+    return sorted(names)
+
+
+def _methods_of(cls: type) -> dict[str, object]:
+    kinds = (staticmethod, classmethod, property)
+    return {name: value for name, value in vars(cls).items() if callable(value) or isinstance(value, kinds)}
 
 
 def share_classes(tree: ast.Module, name: str, package: str) -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 
 from ..device.files import text_in
-from ..implementations import scripts
+from ..implementations import scripts, shared_classes
 from ..timing import ranks
 from ..timing.clock import sleep
 from ..timing.cpu import TASKS, scheduled_s
@@ -30,6 +30,7 @@ REPLACEABLE = {
     f"{where}.{name}": (owner, name) for where, (owner, names) in FUNCTIONS.items() for name in names.split()
 }
 METHOD = "torch.Tensor."  # begins the names of methods; each attribute of that class is watched
+SHARED = "the method "  # likewise, of classes of a user's file that its reference shares with its implementations
 MODE = "the floating-point mode of the CPU"
 NUMERIC = (MODE, "torch.get_default_dtype", "the stack of torch function modes", "the stack of torch dispatch modes")
 LOOKS, LOOK_S = 10, 0.005  # OpenMP's threads wait for up to some ms without sleeping
@@ -53,10 +54,10 @@ class ProcessState:
         return changed
 
     def computes_otherwise(self, before: ProcessState) -> bool:
-        """Return whether torch may compute other numbers than ``before``, so that this process cannot judge outputs."""
+        """Return whether torch, or a reference, may compute other numbers than ``before``: it cannot judge outputs."""
         names = self._changed_values(before)
         functions = [name for name in names if name in REPLACEABLE and name.startswith("torch")]
-        changed = [*functions, *(name for name in names if name in NUMERIC or name.startswith(METHOD))]
+        changed = [*functions, *(name for name in names if name in NUMERIC or name.startswith((METHOD, SHARED)))]
         return bool(changed) or self.kernels != before.kernels
 
     def _changed_values(self, before: ProcessState) -> list[str]:
@@ -67,6 +68,7 @@ def read_state() -> ProcessState:
     """Return the state of this process, in 0.1 ms and without starting CUDA."""
     functions = {path: getattr(owner, name, None) for path, (owner, name) in REPLACEABLE.items()}
     functions |= {f"{METHOD}{name}": vars(torch.Tensor).get(name, "deleted") for name in replaced_methods()}
+    functions |= {f"{SHARED}{name}": "replaced" for name in shared_classes.replaced_methods()}
     return ProcessState(functions | settings(), _registered_kernels(len(torch.library._impls)))
 
 

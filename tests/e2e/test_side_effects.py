@@ -208,3 +208,21 @@ def test_a_failure_of_the_same_file_is_not_tried_again(run, tmp_path):
     words = ("workload=gelu", "workload.rows=64", "workload.cols=64", "impl=file", "-m")
     result = run(*words, f"impl.path={tmp_path}/user.py:f,{tmp_path}/user.py:g", *QUICK)
     assert [(row["status"], row["metrics"]["attempt"]) for row in result.rows()] == [("ok", 1), ("error", 1)]
+
+
+def test_a_replaced_method_of_a_class_that_the_reference_calls_judges_no_other_case(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Scaler:\n"
+        "    def apply(self, x): return 2 * x\n"
+        "def inputs(n=64): return torch.randn(n), Scaler()\n"
+        "def reference(x, scaler): return scaler.apply(x)\n"
+        "def right(x, scaler): return x + x\n"
+        "def replaces(x, scaler):\n"
+        "    Scaler.apply = lambda self, x: x.abs()\n"
+        "    return x.abs()\n"
+    )
+    result = run(f"workload={tmp_path}/mine.py", "workload.n=64,128", "impl=replaces,right", *QUICK, "-m")
+    assert [row["status"] for row in result.rows()] == ["wrong", "ok"] * 2
+    changed = [row["metrics"].get("side_effects") for row in result.rows()]
+    assert changed == ["the method Scaler.apply", None] * 2
