@@ -113,10 +113,8 @@ def forget() -> None:
 
 def offered() -> list[tuple[str, str]]:
     """Return the group and the name of each option of a file."""
-    groups = {group: ConfigStore.instance().repo.get(group, {}) for group in (WORKLOAD, "impl", "shapes")}
-    return [
-        (group, name) for group, nodes in groups.items() for name, node in nodes.items() if node.provider == PROVIDER
-    ]
+    repo = {group: ConfigStore.instance().repo.get(group, {}) for group in (WORKLOAD, "impl", "shapes")}
+    return [(group, name) for group, nodes in repo.items() for name, node in nodes.items() if node.provider == PROVIDER]
 
 
 def _offer_functions(file: OwnFile) -> None:

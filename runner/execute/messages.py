@@ -12,6 +12,7 @@ from ..records.row import Phase, Row
 
 MESSAGES = ({"environment"}, {"phase"}, {"full"}, {"rounds"}, {"prepared"}, {"row", "spoiled", "calibrations"})
 PRECOMPILED = {"precompile_s"}  # columns that precompiling may give
+RUNNING = {"inputs", "reference", "build", "check", "measure"}  # phases of a case
 MOST_PHASES = 12  # messages of a case besides its measurements: twice inputs, build, check, build, check, measure
 
 
@@ -55,17 +56,12 @@ def _due(message: Any, due: Due) -> dict[str, Any] | None:
             rounds = PairedRounds.from_record(record)
             compared = {*rounds.batches_us, *rounds.instruments, *rounds.wrong}
             return {"rounds": rounds} if compared <= {*due.timed} else None
-        case ("compare", {"phase": "compare"}) | (
-            ("inputs" | "reference" | "build" | "check" | "measure"),
-            {"phase": ("inputs" | "reference" | "build" | "check" | "measure")},
-        ):
+        case before, {"phase": str(phase)} if before == phase == "compare" or {before, phase} <= RUNNING:
             due.entered += 1  # each gives the case a new time limit
             return {**message} if due.entered <= MOST_PHASES + 2 * len(case.measures if case else ()) else None
         case "inputs", {"full": str()} if not due.fresh:
             return {**message}
-        case (("inputs" | "reference" | "build" | "check" | "measure"), {"row": dict(record), "spoiled": bool()}) if (
-            case
-        ):
+        case before, {"row": dict(record), "spoiled": bool()} if case and before in RUNNING:
             row, numbers = Row.from_record(record, case), message["calibrations"].values()
             observed = all(path == FILES or path.startswith("/") for path in row.fingerprint)  # and no digests
             if observed and all(isinstance(number, int | float) for number in numbers):

@@ -151,10 +151,8 @@ def _pair(first: MatchedCase, other: MatchedCase, match: Match, names: Names) ->
     if ratio.paired:
         rows = row_in_rounds(rows[0], first.rows, rounds), row_in_rounds(rows[1], other.rows, rounds)
     reference, row = rows
-    processes = len(first.rows), len(other.rows)
-    return TimedPair(
-        *label, doubt=reason, reference=reference, row=row, ratio=ratio, processes=processes, source=source
-    )
+    counts = len(first.rows), len(other.rows)
+    return TimedPair(*label, doubt=reason, reference=reference, row=row, ratio=ratio, processes=counts, source=source)
 
 
 def _no_time(rows: Sequence[Row], names: Sequence[str]) -> str:

@@ -70,11 +70,8 @@ def confirming(case: CaseRecord, process: int, processes: int) -> CaseRecord:
     """Return ``case`` for one of the ``processes`` that measure the gain, which share the rounds of a comparison."""
     fields: dict[str, Any] = dict(case.measures[0].fields)
     fields |= {name: round(math.sqrt(processes) * fields[name], 3) for name in ("target_pct", "target_cpu_pct")}
-    fields |= {
-        "race": False,
-        "samples": FEWEST_SAMPLES,
-        "paired_rounds": max(BATCHES, math.ceil(fields["paired_rounds"] / processes)),
-    }
+    rounds = max(BATCHES, math.ceil(fields["paired_rounds"] / processes))
+    fields |= {"race": False, "samples": FEWEST_SAMPLES, "paired_rounds": rounds}
     return replace(case, measures=(Choice("benchmark", fields),), replica=process)
 
 

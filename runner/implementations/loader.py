@@ -441,12 +441,10 @@ def _enter_imports(rewrite: _Rewrite) -> None:
 
 
 def _registered(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of the operators that a file registers with torch.library."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in REGISTERS:
-            for word in node.args[:1]:
-                if isinstance(word, ast.Constant) and OPERATOR.fullmatch(str(word.value)):
-                    yield str(word.value)
+    """Return the names of the operators that a file registers with torch.library."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    words = (call.args[0] for call in calls if ast.unparse(call.func).rpartition(".")[2] in REGISTERS)
+    return filter(OPERATOR.fullmatch, (str(word.value) for word in words if isinstance(word, ast.Constant)))
 
 
 class _Rewrite(ast.NodeTransformer):

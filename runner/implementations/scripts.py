@@ -129,15 +129,15 @@ def generators_seeded(seed: int) -> Iterator[None]:
     """Seed the generators of random numbers of Python, numpy and torch, and put them back to where they were before."""
     import torch
 
-    with suppress(ImportError):  # without numpy, no file uses it
-        import numpy.random
     on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     with ExitStack() as restore, torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()):
         restore.callback(random.setstate, random.getstate())
         # Without a GPU, ``manual_seed`` formats a traceback for one that may come, which takes 5 ms.
         (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(seed)
         random.seed(seed)
-        if "numpy.random" in sys.modules:
+        with suppress(ImportError):  # without numpy, no file uses it
+            import numpy.random
+
             restore.callback(numpy.random.set_state, numpy.random.get_state())
             numpy.random.seed(seed % 2**32)
         yield

@@ -289,10 +289,8 @@ class FileCheck(Outputs):
             text = shorten(f"{type(error).__name__}: {error}", 300, placeholder=" ...")
             reason = f"check() raises for this result, and not for the reference's: {text}"
         if not isinstance(reason, str | None):
-            kind = type(reason).__name__
-            raise TypeError(
-                f"check() returned a {kind}; return None if the outputs are right, else what is wrong as text"
-            )
+            advice = "return None if the outputs are right, else what is wrong as text"
+            raise TypeError(f"check() returned a {type(reason).__name__}; {advice}")
         return CheckResult(compared=False, tolerance=["by check() of the file"], reason=reason or "")
 
     def _said(self, outputs: Any) -> object:

@@ -109,13 +109,11 @@ def _read(path: str, *version: int) -> OwnFile:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if "inputs" not in functions:
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-        lacking = "inputs() or get_inputs()" if "Model" in classes else "inputs()"
+        lacks = "inputs() or get_inputs()" if "Model" in classes else "inputs()"
         beside = f" beside class {listed(classes, 3)}" if classes else ""
         if (whole := Path(path).with_name("task.yml")).is_file():
             raise BadInput(f"{path}: it is a part of a task; give workload={whole}")
-        raise BadInput(
-            f"{path}: it defines no {lacking}{beside}; write one that returns the arguments, as in {EXAMPLE}"
-        )
+        raise BadInput(f"{path}: it defines no {lacks}{beside}; write one that returns the arguments, as in {EXAMPLE}")
     if "reference" not in functions:
         raise BadInput(f"{path}: it defines no reference(); write the function that says what is right")
     if is_own and (check := functions.get("check")) and not check.args.vararg and len([*parameters(check)]) < 2:

@@ -141,8 +141,7 @@ def device_of(functions: Sequence[Callable[..., Any]], args: Sequence[Any]) -> t
         with suppress(Exception):  # its first call raises it again
             outputs = returned_tensors(function(*args))
             break
-    inputs.note_changes()
-    inputs.restore()
+    inputs.undo()
     unknown = not held and not outputs and torch.cuda.is_initialized()
     current = torch.device("cuda", torch.cuda.current_device()) if unknown else torch.device("cpu")
     return next((tensor.device for tensor in outputs if tensor.is_cuda), current)

@@ -232,17 +232,13 @@ def _mapped(replace: Callable[[Any], Any], value: Any, walk: Callable[[Any], Any
         if hasattr(value, "_make"):
             return value._make(items)
         return items if type(value) is list else _of_type(value, items)
-    made = _shallow(value)
+    try:
+        made = copy.copy(value)
+    except Exception:  # its class refuses copies
+        made = object.__new__(type(value))
     for name, child in _attributes(value).items():
         object.__setattr__(made, name, walk(child))  # also of a frozen dataclass
     return made
-
-
-def _shallow(value: Any) -> Any:
-    try:
-        return copy.copy(value)
-    except Exception:  # its class refuses copies
-        return object.__new__(type(value))
 
 
 def _of_type(value: Any, changed: Any) -> Any:
@@ -302,7 +298,6 @@ def _leaves_below(value: object, known: dict[int, float], depth: int = 0) -> flo
         held = _attributes(value).values() if _is_object(value) else ()
     if id(value) not in known:
         known[id(value)] = inf  # while those below are counted
-        known[id(value)] = (
-            (sum(_leaves_below(child, known, depth + 1) for child in held) or 1) if depth < DEEPEST else inf
-        )
+        if depth < DEEPEST:
+            known[id(value)] = sum(_leaves_below(child, known, depth + 1) for child in held) or 1
     return known[id(value)]

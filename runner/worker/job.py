@@ -237,9 +237,7 @@ class Job:
             self.wrong, self.metrics["correct"] = fault.reason, False
         status, reason = ("wrong", self.wrong) if self.wrong else ("ok", "")
         if fault is not None:
-            status, reason = fault.status, fault.reason
-            if self.phase == "reference":
-                reason = f"the reference fails: {reason}"
+            status, reason = fault.status, "the reference fails: " * (self.phase == "reference") + fault.reason
         if status in ("ok", "wrong"):
             metrics = self.metrics | self._verdict()
             series = self.series

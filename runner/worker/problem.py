@@ -49,10 +49,7 @@ class ProblemState:
     @cached_property
     def measures(self) -> list[Measurement]:
         """The measurements of each case, in their order."""
-        return [
-            build(option_class("measure", measure.name), measure.fields, measure.name)
-            for measure in self._case.measures
-        ]
+        return [build(option_class("measure", each.name), each.fields, each.name) for each in self._case.measures]
 
     @property
     def device(self) -> str:

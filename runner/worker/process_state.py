@@ -26,9 +26,7 @@ FUNCTIONS: dict[str, tuple[object, str]] = {
     "torch.cuda": (torch.cuda, "Event synchronize"),
     "time": (time, "perf_counter sleep"),
 }
-REPLACEABLE = {
-    f"{where}.{name}": (owner, name) for where, (owner, names) in FUNCTIONS.items() for name in names.split()
-}
+REPLACEABLE = {f"{path}.{name}": (owner, name) for path, (owner, names) in FUNCTIONS.items() for name in names.split()}
 METHOD = "torch.Tensor."  # begins the names of methods; each attribute of that class is watched
 SHARED = "the method "  # likewise, of classes of a user's file that its reference shares with its implementations
 MODE = "the floating-point mode of the CPU"
