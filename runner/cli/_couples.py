@@ -150,10 +150,9 @@ def _has_changed(row: Row, before: Choice) -> bool:
     assert place is not None
     snapshot = revisions.snapshot(str(before.fields["rev"]), place)
     shared = tuple(f"{ROOT}/{name}/" for name in ("runner/implementations", "runner/models"))
-    workload = _own_file(row.case)
 
     def differs(path: str) -> bool:
-        if path != str(workload):
+        if path != row.case.own_file:
             return snapshot.differs(path)
         functions = functions_of(row.case.impl, Path(path))
         return bool(functions) and own_file.differs(Path(path), snapshot.place(Path(path)), functions)
@@ -161,15 +160,9 @@ def _has_changed(row: Row, before: Choice) -> bool:
     return any(differs(path) for path in paths(row.fingerprint) if not path.startswith(shared))
 
 
-def _own_file(case: CaseRecord) -> Path | None:
-    """Return the user's file with the workload of ``case``; None for a workload of this project."""
-    path = case.workload.fields.get("path")
-    return None if path is None else Path(os.path.abspath(str(path)))
-
-
 def _note_shared(plan: Plan, against: str) -> None:
     """Print a line for each workload file whose inputs, reference or limits differ in the revision ``against``."""
-    for path in dict.fromkeys(filter(None, map(_own_file, plan.cases))):
+    for path in map(Path, dict.fromkeys(case.own_file for case in plan.cases if case.own_file)):
         with suppress(BadInput):  # the file is in another repository than the functions, or in none
             there = revisions.snapshot(revisions.resolve(against, path), path).place(path)
             if there.is_file() and own_file.differs(path, there, own_file.PARTS):

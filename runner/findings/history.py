@@ -18,7 +18,7 @@ from . import select
 from .change_points import TIME, Point, Series, with_change_points
 from .flat import case_fields
 from .lines import derive_lines
-from .matching import MatchedCase, match_key, reduced_cases, told_apart, typed
+from .matching import MatchedCase, match_key, matched_cases, typed
 from .names import Names
 from .notes import reason_of
 from .replicas import merge_replicas
@@ -97,7 +97,7 @@ def _check(column: str, measured: set[str]) -> None:
 
 def _read(folders: Iterable[Path]) -> tuple[_Runs, list[str]]:
     """Return the runs of each series, and what was left out."""
-    found: list[tuple[Path, list[MatchedCase]]] = []
+    found: dict[Path, list[Row]] = {}
     messages, unreadable = list[str](), 0
     for folder in folders:
         try:
@@ -106,10 +106,9 @@ def _read(folders: Iterable[Path]) -> tuple[_Runs, list[str]]:
             messages.append(f"left out: {error}")
             continue
         unreadable += contents.unreadable
-        rows = [row for row in contents.rows.values() if row.device or row.time_us is not None]
-        found.append((folder, reduced_cases(rows)))
+        found[folder] = [row for row in contents.rows.values() if row.device or row.time_us is not None]
     runs: _Runs = {}
-    for (folder, _), cases in zip(found, told_apart([cases for _, cases in found]), strict=True):
+    for folder, cases in zip(found, matched_cases([*found.values()]), strict=True):
         cpu = _cpu(folder) if any(case.rows[0].device == "cpu" for case in cases) else ""
         for case in cases:
             device, threads = case.rows[0].device, case.rows[0].metrics.get("threads")

@@ -40,23 +40,21 @@ class Side:
 
 def sides_of(runs: Sequence[Run], names: Sequence[str]) -> list[Side]:
     """Return ``runs`` as sides with ``names``."""
-    cases = told_apart([reduced_cases(run.rows) for run in runs])
+    cases = matched_cases([run.rows for run in runs])
     return [Side(name, run, by_match_key(each)) for name, run, each in zip(names, runs, cases, strict=True)]
 
 
-def told_apart(runs: Sequence[Sequence[MatchedCase]]) -> list[list[MatchedCase]]:
-    """Return the cases of ``runs``, with the settings by which one of these runs has several that are equal without."""
-    kept = defaultdict[MatchKey, set[str]](set)
-    for cases in runs:
+def matched_cases(runs: Sequence[Sequence[Row]]) -> list[list[MatchedCase]]:
+    """Return the cases of runs by their rows, with the settings by which a run has several that are equal without."""
+    found, kept = list(map(_reduced_cases, runs)), defaultdict[MatchKey, set[str]](set)
+    for cases in found:
         for key, alike in by_match_key(cases).items():
             kept[key] |= varying_settings([each.rows[0].case for each in alike])
-    return [
-        [
-            replace(one, case=reduced(one.rows[0].case, one.case.settings.device, kept[match_key(one.case)]))
-            for one in cases
-        ]
-        for cases in runs
-    ]
+
+    def told_apart(one: MatchedCase) -> MatchedCase:
+        return replace(one, case=reduced(one.rows[0].case, one.case.settings.device, kept[match_key(one.case)]))
+
+    return [list(map(told_apart, cases)) for cases in found]
 
 
 def by_match_key(cases: Iterable[MatchedCase]) -> dict[MatchKey, list[MatchedCase]]:
@@ -64,13 +62,12 @@ def by_match_key(cases: Iterable[MatchedCase]) -> dict[MatchKey, list[MatchedCas
     return grouped(cases, lambda matched: match_key(matched.case))
 
 
-def reduced_cases(rows: Sequence[Row]) -> list[MatchedCase]:
-    """Return the cases of a run with ``rows``, reduced."""
-    kinds = {kind for row in rows if (kind := _kind(row))}
+def _reduced_cases(rows: Sequence[Row]) -> list[MatchedCase]:
+    kinds = {*filter(None, map(_kind, rows))}
     default = kinds.pop() if len(kinds) == 1 else "auto"
+    replicas = replicas_by_case(rows).values()
     return [
-        MatchedCase(reduced(replicas[0].case, next((kind for kind in map(_kind, replicas) if kind), default)), replicas)
-        for replicas in replicas_by_case(rows).values()
+        MatchedCase(reduced(each[0].case, next(filter(None, map(_kind, each)), default)), each) for each in replicas
     ]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -131,6 +132,12 @@ class CaseRecord:
     def of_program(self) -> bool:
         """Whether ``runner.bench`` has measured it in a program, so that no command does."""
         return any(measure.name == BENCH for measure in self.measures)
+
+    @property
+    def own_file(self) -> str:
+        """The absolute path of the user's file with its workload; "" for a workload of this project."""
+        path = self.workload.fields.get("path")
+        return "" if path is None else os.path.abspath(str(path))
 
     @property
     def user_files(self) -> set[str]:

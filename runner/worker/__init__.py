@@ -220,16 +220,12 @@ def _of_worktree(case: CaseRecord, used: Iterable[str], *, shared: bool = False)
     snapshot = revisions.snapshot(str(case.impl.fields["rev"]), place)
 
     def counts(path: str) -> bool:
-        if path != _own_file(case):
+        if path != case.own_file:
             return shared or not path.startswith((*LINKED,))
         return shared and own_file.differs(Path(path), snapshot.place(Path(path)), own_file.PARTS)
 
     changed = [path for path in sorted(used) if snapshot.differs(path) and counts(path)]
     return [os.path.relpath(path.removesuffix(MODULE), snapshot.worktree) for path in changed]
-
-
-def _own_file(case: CaseRecord) -> str:
-    return os.path.abspath(str(case.workload.fields.get("path") or case.workload.name))
 
 
 def tidy() -> None:

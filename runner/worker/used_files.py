@@ -49,7 +49,7 @@ class UsedFiles:
         self._parts: dict[str, set[str]] = {}  # what a workload or an implementation has used
         self._part: set[str] = set()
         self._case: tuple[set[str], ...] = ()
-        self._workload = ""  # the file of the workload
+        self._workload = ""  # the file of the workload, else its name
         self._lookups = Lookups()
         finders = [sys.modules.get(getattr(finder, "__module__", "")) for finder in sys.meta_path]  # also of setuptools
         editable = [os.path.dirname(place) for finder in finders for place in getattr(finder, "MAPPING", {}).values()]
@@ -64,9 +64,8 @@ class UsedFiles:
 
     def start(self, case: CaseRecord) -> None:
         """Prepare for ``case``. It uses nothing before its first phase."""
-        workload = str(case.workload.fields.get("path") or case.workload.name)
-        self._workload = os.path.abspath(workload)
-        names = workload, f"{workload} {case.impl.text}"
+        self._workload = case.own_file or case.workload.name
+        names = self._workload, f"{self._workload} {case.impl.text}"
         if names[1] not in self._parts:
             files = map(os.path.abspath, case.user_files)
             self._watch([str(repository(os.path.dirname(file))) for file in files if os.path.isfile(file)])
