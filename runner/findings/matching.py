@@ -63,11 +63,12 @@ def by_match_key(cases: Iterable[MatchedCase]) -> dict[MatchKey, list[MatchedCas
 
 
 def _reduced_cases(rows: Sequence[Row]) -> list[MatchedCase]:
-    kinds = {*filter(None, map(_kind, rows))}
+    """Return the cases of a run with ``rows``, reduced."""
+    kinds = {kind for row in rows if (kind := _kind(row))}
     default = kinds.pop() if len(kinds) == 1 else "auto"
-    replicas = replicas_by_case(rows).values()
     return [
-        MatchedCase(reduced(each[0].case, next(filter(None, map(_kind, each)), default)), each) for each in replicas
+        MatchedCase(reduced(replicas[0].case, next((kind for kind in map(_kind, replicas) if kind), default)), replicas)
+        for replicas in replicas_by_case(rows).values()
     ]
 
 
