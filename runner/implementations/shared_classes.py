@@ -3,12 +3,14 @@
 A worker imports a workload's file apart from its implementations. What ``inputs`` makes there must be of the class that
 an implementation knows by that name: ``isinstance(config, Config)``, ``config.act is Act.SILU``. A class is shared if
 all that it uses is the same in each copy: other such classes, imports and constants. Modules and functions of autograd
-are not shared, since users replace their methods. Where a case replaces one of a shared class, its worker ends.
+are not shared, since users replace their methods. Where a case replaces one of a shared class, its worker ends. Nor is
+a class that is a cache, a counter or a registry: the reference would use what an implementation leaves in it.
 """
 
 import ast
 import builtins
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -17,14 +19,18 @@ from ..tasks.syntax import constant
 from .arguments import global_names
 
 OF_TORCH = ("Module", "Function")  # bases
+EMPTY = re.compile(
+    r"\{\}|\[\]|(\w+\.)*(set|list|dict|deque|\w+[dD]ict|\w+Dictionary)\(\w*\)"
+)  # containers to be filled
+CACHED = re.compile(r"(functools\.)?(lru_)?cache(\(.*\))?")  # decorators
 
 _classes: dict[str, type] = {}  # by a digest of what defines them
 _methods: dict[type, dict[str, object]] = {}  # of these classes, as they were defined
 
 
-def shared(digest: str, cls: type) -> type:
+def shared(digest: str, cls: type | None = None) -> type:
     """Return the class with ``digest`` of the copy that was imported first: ``cls``, if it is that one."""
-    if digest not in _classes:
+    if cls and digest not in _classes:
         _classes[digest], _methods[cls] = cls, _methods_of(cls)
     return _classes[digest]
 
@@ -56,19 +62,24 @@ def share_classes(tree: ast.Module, name: str, package: str) -> None:
 
     def used(node: ast.stmt) -> Iterator[ast.stmt]:
         for each in sorted(uses[node][1]) if isinstance(node, ast.ClassDef) else ():
-            yield from makers.get(each, [] if hasattr(builtins, each) else [ast.Pass()])  # perhaps of an import *
+            is_same = hasattr(builtins, each) and each != "globals" and not each.startswith("__")
+            yield from makers.get(each, [] if is_same else [ast.Pass()])  # perhaps of an import *
 
     for place, node in reversed([*enumerate(tree.body, 1)]):
         starts: list[ast.stmt] = [node]
         if not isinstance(node, ast.ClassDef) or makers[node.name] != [node]:
             continue
         if all(map(_is_fixed, reached := reachable(starts, used))):
-            is_relative = any(getattr(each, "level", 0) for each in reached)  # the package says what it imports
+            # The package says what they import.
+            is_relative = any(getattr(part, "level", 0) for each in reached for part in ast.walk(each))
             text = "".join([name, package * is_relative, *map(ast.dump, reached)])
             digest = hashlib.sha256(text.encode()).hexdigest()
-            known |= {node.name} if digest in _classes else set()
-            call = f"__import__({__name__!r}, fromlist=['shared']).shared({digest!r}, {node.name})"
-            tree.body[place:place] = ast.parse(f"{node.name} = {call}").body
+            call = f"{node.name} = __import__({__name__!r}, fromlist=['shared']).shared({digest!r}, "
+            if digest in _classes:  # not defined again, as one more of Base.__subclasses__()
+                known.add(node.name)
+                tree.body[place - 1 : place] = ast.parse(f"{call})").body
+            else:
+                tree.body[place:place] = ast.parse(f"{call}{node.name})").body
     for node, (_, read) in uses.items():
         # A library takes a class once: torch.export.register_dataclass(Output)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and read & known:
@@ -81,10 +92,25 @@ def _is_fixed(node: ast.stmt) -> bool:
     """Return whether a statement at the top of a file defines the same in each copy of it."""
     match node:
         case ast.ClassDef(bases=bases):
-            return not any(ast.unparse(base).rpartition(".")[2] in OF_TORCH for base in bases)
+            return not _keeps(node) and not any(ast.unparse(base).rpartition(".")[2] in OF_TORCH for base in bases)
         case ast.Import() | ast.ImportFrom():
             return True
         case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value):
             with suppress(ValueError):
                 return not isinstance(constant(value), list)
+    return False
+
+
+def _keeps(cls: ast.ClassDef) -> bool:
+    """Return whether ``cls`` is a cache, a counter or a registry: it has something of its own that calls change."""
+    for part in ast.walk(cls):
+        match part:
+            case ast.Attribute(ast.Name(name), ctx=ast.Store()) if name in ("cls", cls.name):
+                return True
+            case ast.FunctionDef(decorator_list=decorators):
+                if any(CACHED.fullmatch(ast.unparse(each)) for each in decorators):
+                    return True
+            case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value) if part in cls.body:
+                if EMPTY.fullmatch(ast.unparse(value)):
+                    return True
     return False

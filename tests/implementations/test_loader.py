@@ -284,7 +284,7 @@ def test_each_import_of_a_file_draws_the_same_numbers(tmp_path):
 
 
 CLASSES = """
-import enum, torch
+import enum, functools, torch
 from dataclasses import dataclass
 WIDTH: int = 2 * 64
 class Act(enum.Enum):
@@ -300,6 +300,19 @@ class Cache:
 class Layer(torch.nn.Module):
     def forward(self, x): return x
 class Wide(Layer): pass
+class Table:
+    rows = {}
+class Counter:
+    def __init__(self): Counter.made = 1
+class Root:
+    @functools.cache
+    def of(x): return x ** 0.5
+class Lazy:
+    def name(self):
+        from .helper import NAME
+        return NAME
+class Base: pass
+class Derived(Base): pass
 class Node: pass
 torch.utils._pytree.register_pytree_node(Node, lambda node: ([], None), lambda values, _: Node())
 if __name__ == "__main__":
@@ -313,6 +326,7 @@ def test_copies_of_a_file_share_the_classes_that_are_the_same_in_each(tmp_path):
     other.parent.mkdir()
     for path in (file, other):
         path.write_text(CLASSES)
+        path.with_name("helper.py").write_text(f"NAME = {path.parent.name!r}")
     made, used, earlier = (
         loader.load_file(path, functions=("f",), apart=apart)
         for path, apart in ((file, "workload"), (file, ""), (other, ""))
@@ -321,7 +335,10 @@ def test_copies_of_a_file_share_the_classes_that_are_the_same_in_each(tmp_path):
     assert used.f(made.Config())
     assert earlier.f(made.Config())
     assert made.Node is used.Node  # which torch takes once
-    for name in ("Cache", "Layer", "Wide"):  # their methods call functions of their own copy, or may be replaced
+    assert used.Base.__subclasses__() == [made.Derived]
+    assert earlier.Lazy().name() == "revision"
+    # Their methods call functions of their own copy, or may be replaced; or a call leaves something in the class.
+    for name in ("Cache", "Layer", "Wide", "Table", "Counter", "Root"):
         assert getattr(made, name) is not getattr(used, name)
     file.write_text(CLASSES.replace("SILU = 1", "SILU = 2"))
     assert not loader.load_file(file, functions=("f",)).f(made.Config())
