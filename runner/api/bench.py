@@ -374,10 +374,8 @@ class Comparison(Sequence[Compared]):
         name, size = which if isinstance(which, tuple) else (which, None)
         found = [one for one in self._found if one.name == name and (size is None or scalar(size) == one.size)]
         if len(found) != 1:
-            known = ", ".join(
-                f"({one.name!r}, {one.size!r})" if one.size is not None else repr(one.name) for one in self
-            )
-            raise KeyError(f"{which!r}: give one of {known}")
+            known = (repr(one.name) if one.size is None else f"({one.name!r}, {one.size!r})" for one in self)
+            raise KeyError(f"{which!r}: give one of {', '.join(known)}")
         return found[0]
 
     def __iter__(self) -> Iterator[Compared]:

@@ -124,9 +124,8 @@ def _measured(options: argparse.Namespace, command: Sequence[str]) -> list[GateD
                 break
             print(f"\ngate: {len(again)} slower or unclear; measured again in {REPLICAS} more processes", flush=True)
             first = 1 + max(case.replica for case in plan.cases)
-            more = [
-                replace(case, replica=replica) for replica in range(first, first + REPLICAS) for case in _in_turn(again)
-            ]
+            replicas = range(first, first + REPLICAS)
+            more = [replace(case, replica=replica) for replica in replicas for case in _in_turn(again)]
             plan, early = replace(plan, cases=(*plan.cases, *more)), None
     return findings
 

@@ -68,10 +68,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _table(checks: Sequence[Check]) -> Table:
     rows = [(check.name, check.found, check.bar, "pass" if check.passed else "FAIL") for check in checks]
-    marks = [dict[int, Mark]({3: "good" if check.passed else "bad"}) for check in checks]
-    return Table(
-        "", ("check", "found", "limit", ""), [("", rows)], left=frozenset(range(4)), marks=dict(enumerate(marks))
-    )
+    marks = {row: dict[int, Mark]({3: "good" if check.passed else "bad"}) for row, check in enumerate(checks)}
+    return Table("", ("check", "found", "limit", ""), [("", rows)], left=frozenset(range(4)), marks=marks)
 
 
 def _device(requested: str | None) -> tuple[str, str]:

@@ -122,9 +122,8 @@ def _defined(case: CaseRecord) -> Definition | None:
     if not numbers:
         return None
     passes, item = PASSES[made.fields.pass_], ITEMSIZE.get(str(made.fields.dtype or made.file.dtype), 4)
-    return Definition(
-        flops, moved or (INSIDE - 1) * passes * item * numbers, INSIDE * passes * numbers, numbers, own=True
-    )
+    moved = moved or (INSIDE - 1) * passes * item * numbers
+    return Definition(flops, moved, INSIDE * passes * numbers, numbers, own=True)
 
 
 def _multiplies(workload: str) -> bool:

@@ -84,9 +84,8 @@ def _winners(lines: Sequence[Line], names: Names) -> str:
     by_gpu = [names.impl(line.case) for line in lines if line.fastest in WINS]
     high = min(_pipelined(line)[1] for line in lines)
     most = 2 * min(line.value("pipelined_us") for line in lines)  # few calls have wide intervals; a factor of 2 decides
-    by_caller = [
-        names.impl(line.case) for line in lines if _pipelined(line)[0] <= high and line.value("pipelined_us") <= most
-    ]
+    near = [line for line in lines if _pipelined(line)[0] <= high and line.value("pipelined_us") <= most]
+    by_caller = [names.impl(line.case) for line in near]
     if set(by_gpu) == set(by_caller):
         return f"by GPU time and by pipelined time (calls back to back): {', '.join(by_gpu)}"
     return f"by GPU time: {', '.join(by_gpu)}; by pipelined time (calls back to back): {', '.join(by_caller)}"

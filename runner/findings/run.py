@@ -94,10 +94,8 @@ class Run:
         shown = {row.case.workload.name for row in rows}
         for workload in self.names.constants:
             if workload in shown and (told := self.names.constant(workload)):
-                text = f"{workload}: {told}"
-                lines += textwrap.wrap(
-                    text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-                )
+                words: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+                lines += textwrap.wrap(f"{workload}: {told}", width, subsequent_indent="  ", **words)
         return "\n".join(lines)
 
     def outcome(self, rows: Sequence[Row]) -> str:

@@ -179,10 +179,8 @@ def _changes(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     x = {"field": "run", "type": "ordinal"}
     rule = {"type": "rule", "strokeDash": [5, 4], "color": CHANGED}
     text = {"type": "text", "align": "left", "dx": 4, "baseline": "top", "color": CHANGED, "fontWeight": "bold"}
-    return [
-        layer(rule, {"x": x}, data=data),
-        layer(text, {"x": x, "y": {"value": 4}, "text": {"field": "text"}}, data=data),
-    ]
+    words = {"x": x, "y": {"value": 4}, "text": {"field": "text"}}
+    return [layer(rule, {"x": x}, data=data), layer(text, words, data=data)]
 
 
 def history_table(history: History) -> Table:

@@ -77,9 +77,8 @@ class LiveReport:
         """Take ``rounds`` into account for the speed-ups, and show rows that they have ``corrected``."""
         self._rounds.append(rounds)
         for row in corrected:
-            self._rows = deque(
-                (row if row.case.key == shown.case.key else shown for shown in self._rows), maxlen=REMEMBERED
-            )
+            rows = (row if row.case.key == shown.case.key else shown for shown in self._rows)
+            self._rows = deque(rows, maxlen=REMEMBERED)
             self.notice(f"corrected: {row_text(row, self._names, reason_of(row))}")
 
     def notice(self, text: str) -> None:

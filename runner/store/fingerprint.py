@@ -318,10 +318,8 @@ def _imported(name: str, roots: Iterable[Path]) -> list[Path]:
     """Return the files that an import of ``name`` runs, its packages first, from the first of ``roots`` that has it."""
     for root in roots:
         places = [root.joinpath(*name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)]
-        files = [
-            next(filter(Path.is_file, (place / "__init__.py", place.with_suffix(".py"))), None) for place in places
-        ]
-        if found := [file for file in files if file]:
+        files = (next(filter(Path.is_file, (each / "__init__.py", each.with_suffix(".py"))), None) for each in places)
+        if found := [*filter(None, files)]:
             return found
     return []
 

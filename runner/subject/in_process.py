@@ -146,9 +146,8 @@ class _Session:
         self._functions, self._args, self._options, self._kind = functions, args, options, kind
         asked = [*options.names, len(functions), options.grad, options.reference is not None, str(options.settings)]
         if any(other != asked for other in ranks.current.gather(asked, "measurement")):
-            raise ValueError(
-                "the ranks ask for different functions or settings: call it with the same ones on each, in one order"
-            )
+            reason = "the ranks ask for different functions or settings"
+            raise ValueError(f"{reason}: call it with the same ones on each, in one order")
         self._paths: Collection[str] = ()  # of the reference's differentiable outputs
         self._expected = self._expected_now() if options.reference is not None else None
         self._now = remembered(self._expected_now, tensors(args))

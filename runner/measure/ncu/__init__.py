@@ -113,9 +113,8 @@ class Ncu:
         if context.device != "cuda":
             raise CannotMeasure("ncu profiles kernels on a GPU; leave it out with device=cpu")
         if context.of_rank:
-            raise CannotMeasure(
-                "ncu runs each kernel alone several times, and one of a collective waits for other ranks"
-            )
+            reason = "ncu runs each kernel alone several times, and one of a collective waits for other ranks"
+            raise CannotMeasure(reason)
         if (ncu := tools.find_tool("ncu", self.path)) is None:
             raise CannotMeasure(
                 f"{self.path or 'ncu'} was not found: install Nsight Compute (it comes with the CUDA toolkit), or name "

@@ -130,9 +130,8 @@ class Content:
 
     def config(self) -> dict[str, Any]:
         """Return a plain dict: settings of the run, the machine, and what the grid holds."""
-        workloads = {
-            name: {"constants": self.names.constants[name], "axes": self._axes(name)} for name in self.workloads
-        }
+        constants = self.names.constants
+        workloads = {name: {"constants": constants[name], "axes": self._axes(name)} for name in self.workloads}
         return {**self._of_run(self.rows), "workloads": workloads, "cases": self._cases()}
 
     def case_config(self, line: Line) -> dict[str, Any]:

@@ -116,10 +116,8 @@ def separate(name: str, new: Sequence[Process], most_pct: float, earlier: Sequen
     moments, *series = zip(*processes, strict=True)
     spread = max(stdev(map(math.log, times_us)) for times_us in series)
     percent = 100 * t_975(len(processes) - 1) * math.sqrt(2) * spread
-    minutes = (max(moments) - min(moments)) / 60
-    text = (
-        f"two times of one call differ by up to {percent:.2f} % (95 %): {len(processes)} processes in {minutes:.1f} min"
-    )
+    basis = f"{len(processes)} processes in {(max(moments) - min(moments)) / 60:.1f} min"
+    text = f"two times of one call differ by up to {percent:.2f} % (95 %): {basis}"
     return Check(name, text, f"at most {most_pct:g} %", percent <= most_pct, percent, processes)
 
 
