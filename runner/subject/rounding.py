@@ -244,6 +244,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self._constants: set[int] = set()  # storages whose values depend on no tensor of floating point numbers
         self._counts: set[int] = set()  # storages of numbers that count something, or are computed from such alone
         self._bare: dict[int, float] = {}  # storages of outputs whose last rounding is left out, with its unit
+        self._outer: dict[int, tuple[torch.Size, set[int], int]] = {}  # see _note_factors
         self._spreads = {} if spreads is None else spreads
         self._default = torch.float64 if kind == torch.float64 else torch.float32
         self._created: torch.dtype | None = None  # type of what a function of torch creates inside
@@ -427,17 +428,24 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self, name: str, kind: torch.dtype, args: Sequence[Any], written: Sequence[bool]
     ) -> Sequence[Any]:
         """Return ``args`` with the roundings of outputs that are read again, and of factors of TF32."""
-        assert self.noise is not None
+        noise = self.noise
+        assert noise is not None
         if self._bare:
             for arg in (arg for arg, write in zip(args, written, strict=False) if write and isinstance(arg, Tensor)):
                 if unit := self._bare.pop(_storage(arg), None):
-                    self.noise.scale(arg, unit)
+                    noise.scale(arg, unit)
             args = tree_map_only(Tensor, self._rounded, list(args))
         if name in PRODUCTS:
             first, truncates = PRODUCTS[name], name in self.tf32 and kind == torch.float32
-            truncated = 1 + TF32 * self.noise.one() if truncates else None  # hardware may cut bits off, with one sign
+            truncated = 1 + TF32 * noise.one() if truncates else None  # hardware may cut bits off, with one sign
             factors = tree_map_only(Tensor, lambda factor: self._of_product(factor, truncated), list(args[first:]))
             args = [*args[:first], *factors]
+        if name == "sum" and (known := self._outer.get(_storage(args[0]))):
+            shape, repeated, wide = known
+            dims = args[1] if len(args) > 1 and args[1] else range(len(shape))
+            if args[0].shape == shape and repeated.isdisjoint(dim % len(shape) for dim in dims):
+                unit = OF_UNIFORM * UNIT[self.kind] * math.sqrt(wide)
+                args = [_of_memory(args[0], lambda memory: noise.scale(memory.clone(), unit)), *args[1:]]
         if name.removeprefix("_").startswith(FACTORS) and name not in ENTRYWISE:
             args = [self._shaken(arg) if isinstance(arg, Tensor) and arg.dim() > 1 else arg for arg in args]
         return args
@@ -456,6 +464,19 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             return factor
         unit = OF_UNIFORM * UNIT[self.kind]
         return _of_memory(factor, lambda memory: _kept(memory, noise.scale(memory.clone(), unit), self.kind))
+
+    def _note_factors(self, op: _Operator, out: Tensor) -> None:
+        """Note the dimensions along which factors of a new ``a * b`` repeat, and how many factors are wide.
+
+        A sum of it over other dimensions is a product of matrices too: ``(w[:, None] * x).sum(0)`` is ``w @ x``.
+        """
+        self._outer.pop(_storage(out), None)
+        factors = [one for one in op.args[:2] if isinstance(one, Tensor)]
+        if op.name == "mul" and not self._inside and (wide := sum(map(self._is_wide, factors))):
+            strides = [one.expand(out.shape).stride() for one in factors]
+            repeated = {dim for dim, size in enumerate(out.shape) if size > 1 and not all(s[dim] for s in strides)}
+            if repeated:
+                self._outer[_storage(out)] = (out.shape, repeated, wide)
 
     def _shaken(self, matrix: Tensor) -> Tensor:
         """Return matrices with the backward error of a factorization, as large as rows and columns, not elements."""
@@ -485,6 +506,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         is_exact = all(_storage(one) in (self._counts if keeps else self._constants) for one in given)
         for tensor in fresh:
             where = _storage(tensor)
+            self._note_factors(op, tensor)
             self._nominal[where] = kind
             (self._constants.add if is_constant else self._constants.discard)(where)
             (self._counts.add if is_exact else self._counts.discard)(where)

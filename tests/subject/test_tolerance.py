@@ -1186,6 +1186,10 @@ def weights_of(q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
     return scores.masked_fill(~allowed, -torch.inf).softmax(-1)
 
 
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    return a.float().unsqueeze(-1) * b.float().unsqueeze(-2)
+
+
 IN_FLOAT32: dict[str, tuple[Any, ...]] = {  # shapes, a function with a change of factors of products, another function
     "attention": (
         [(2, 24, 16)] * 3,
@@ -1201,6 +1205,11 @@ IN_FLOAT32: dict[str, tuple[Any, ...]] = {  # shapes, a function with a change o
         [(12, 8, 6), (12, 8, 6)],
         lambda change, k, q: q.float() @ change((k.float().mT @ k.float()).cumsum(0)),
         lambda k, q: q.float() @ (k.float().mT @ k.float()).cumsum(0).roll(1, 0),
+    ),
+    "state, by sums": (
+        [(12, 6, 8), (12, 6, 8)],
+        lambda change, k, q: (q.float().unsqueeze(-1) * change(outer(k, k).cumsum(0))).sum(-2),
+        lambda k, q: (q.float().unsqueeze(-1) * outer(k, k).cumsum(0).roll(1, 0)).sum(-2),
     ),
 }
 CAUSAL = torch.ones(24, 24, dtype=torch.bool).tril()
@@ -1230,6 +1239,13 @@ def test_gradients_of_flash_attention_are_right_where_a_reference_computes_in_fl
     assert judge.check((y, dq, dk, dv)).correct
     for wrong in ((y, dq * 1.02, dk, dv), (y, dq, dk, dv.roll(1, -2)), (y, dk, dq, dv)):
         assert not judge.check(wrong).correct
+
+
+def test_terms_of_sums_that_are_no_product_of_matrices_stay_in_float32():
+    x = torch.randn(20, 24).bfloat16()
+    judge = Judge(lambda x: (x.float().exp() * x.float().sin()).sum(-1), (x,))
+    assert judge.check((x.double().exp() * x.double().sin()).sum(-1).float()).correct
+    assert not judge.check((x.float().exp().bfloat16().float() * x.float().sin()).sum(-1)).correct
 
 
 def test_an_argument_in_float32_is_a_factor_as_it_is():
