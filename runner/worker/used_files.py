@@ -31,6 +31,7 @@ PLACES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib
 INSTALLED = tuple({f"{place}/" for folder in PLACES for place in (folder, os.path.realpath(folder))})
 OTHERS = (*RUNNER, *INSTALLED)  # folders whose files do not count, but for LINKED
 NINJA = "build.ninja"  # in the folder of an extension that torch.utils.cpp_extension builds
+NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".c", ".hpp", ".h")
 FOREIGN = ("site-packages", "dist-packages")  # names of folders with installed packages
 
 
@@ -47,6 +48,7 @@ class UsedFiles:
         self._last: tuple[int, str] | None = None  # number of loaded modules and the newest, at the last look at them
         self._specs: dict[str, ModuleSpec] = {}  # specs of those modules, as they were last loaded
         self._parts: dict[str, set[str]] = {}  # what a workload or an implementation has used
+        self._kept: dict[str, set[str]] = {}  # what a function of a workload's file has read, for later ones too
         self._part: set[str] = set()
         self._case: tuple[set[str], ...] = ()
         self._workload = ""  # the file of the workload, else its name
@@ -71,6 +73,9 @@ class UsedFiles:
             self._watch([str(repository(os.path.dirname(file))) for file in files if os.path.isfile(file)])
             if case.impl.commit:  # opening a watched file takes 2 us longer, which would make the working tree slower
                 self._events.watch(str(cache_folder("revisions") / case.impl.commit), report=False)
+            is_own = str(case.impl.fields.get("path")).startswith(f"{case.workload.fields.get('path')}:")
+            kept = self._kept.get(self._workload, ()) if is_own and not case.impl.commit else ()
+            self._parts[names[1]] = {*kept}
         for _ in self._events.read():  # drop events since the last case
             pass
         self._case = tuple(self._parts.setdefault(name, set()) for name in names)
@@ -136,8 +141,10 @@ class UsedFiles:
         brought = set()
         data = [path for path in used if not path.endswith(".py")]  # a module may keep what a call of it has read
         for name, file in self._modules.items():
-            if file == self._workload and self._part is not self._case[0]:
-                continue  # building the implementation only looks up names in it
+            if file == self._workload and self._part is not self._case[0]:  # building only looks up names in it
+                if name in imported:  # the call may have read for other functions; a compiler reads for this one
+                    self._kept.setdefault(file, set()).update(path for path in data if not path.endswith(NATIVE))
+                continue
             if name in imported or (name.rpartition(".")[0] in imported and not _is_kernel(file)):
                 brought |= self._loaded_with.get(file, set()) | {file}
                 self._loaded_with.setdefault(file, set()).update(data)

@@ -42,10 +42,14 @@ def launched(source):
 ADD = "\ndef add(a, b):\n    for _ in range(N): a + b\n    return a + b\n"
 FUNCTION = '#include "{0}"\nextern "C" int n() {{ return NUMBER; }}\n'
 OWN = """import torch
-from scaled import scale
+from functools import cache
+from scaled import scale, json, HERE
+@cache
+def read(): return json.load(open(HERE / "factor.json"))
 def inputs(rows=8): return (scale() * torch.randn(rows, 16),)
 def reference(x): return 2 * x
-def other(x): return x + x
+def other(x): return read() * x
+def another(x): return x * read()
 """
 HELPED = """import torch, helper, nested.part
 def inputs(rows=8): return (torch.randn(rows, 16),)
@@ -201,6 +205,7 @@ def folder(tmp_path_factory):
     put(top / "below/ops.py", "from package_1.deep import N\n" + ADD)
     put(top / "plain/k.py", "N = 1\n" + ADD)
     put(top / "scale.json", "1")
+    put(top / "factor.json", "2")
     put(top / "scaled.py", HEAD + "def scale():\n    return json.load(open(HERE / 'scale.json'))\n")
     put(top / "own.py", OWN)
     put(top / ".gitignore", "outputs\n__pycache__\n")
@@ -335,13 +340,15 @@ def test_a_kernel_below_the_top_imports_from_the_top_and_is_watched_there(runner
     assert ended.stdout.endswith("(1 compared with HEAD)\n"), ended.stdout + ended.stderr
 
 
-def test_what_the_inputs_of_an_own_workload_read_counts_for_all_its_cases(folder, runner):
-    ended = runner("workload=own.py", "workload.rows=8,16", "impl=reference,other", *GRID[4:], "-m")
+def test_what_an_own_workload_reads_counts_for_all_cases_that_may_use_it(folder, runner):
+    ended = runner("workload=own.py", "workload.rows=8,16", "impl=reference,other,another", *GRID[4:], "-m")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    put(folder[0] / "scale.json", "3")
-    lines = runner("plan", "resume=last").stdout.splitlines()
-    put(folder[0] / "scale.json", "1")
-    assert "  4 to run: scale.json has changed" in lines
+    # Of all: inputs() reads it. Of two functions: they share what the first call has read.
+    for name, value, other, count in (("scale.json", "1", "3", 6), ("factor.json", "2", "2.5", 4)):
+        put(folder[0] / name, other)
+        lines = runner("plan", "resume=last").stdout.splitlines()
+        put(folder[0] / name, value)
+        assert f"  {count} to run: {name} has changed" in lines
 
 
 def test_a_row_is_dirty_if_any_file_that_it_used_differs_from_the_commit(folder, runner, changed):
