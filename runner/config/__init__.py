@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..records.bad_input import BadInput
 from ..records.options import CONF
 from ..records.plan import Plan
+from ..records.replaced import replaced
 from . import grid
 from .words import ARGUMENT, normalize
 
@@ -86,12 +87,11 @@ def _answer(words: Sequence[str]) -> None:
     """Let Hydra answer ``--cfg``, ``--info`` or ``--hydra-help``, or install completion."""
     import hydra
 
-    before, sys.argv = sys.argv, ["runner", *words]  # argparse prints the name
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda config: None)()
+        with replaced(sys, "argv", ["runner", *words]):  # argparse prints the name
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda config: None)()
     finally:
-        sys.argv = before
         del os.environ["HYDRA_FULL_ERROR"]
 
 

@@ -33,8 +33,7 @@ def unfold(compose: Composer, options: DictConfig, lines: Sequence[str]) -> list
         advice = "give inputs() sizes, as in n=64" if is_file else "name its sizes in its YAML, as in shape: [m, n]"
         raise BadInput(f"{SHAPE}: workload={name} has no shape; {advice}")
     requested = [(line, compose.parse(line).value()) for line in lines] if lines else _of_sets(options)
-    distinct = dict.fromkeys(_lines(options, names, source, sizes) for source, sizes in requested)
-    return list(map(list, distinct))
+    return [*map(list, dict.fromkeys(_lines(options, names, source, sizes) for source, sizes in requested))]
 
 
 def _order(options: DictConfig) -> list[str]:

@@ -73,5 +73,4 @@ def in_hydra(value: object) -> str:
 
 def quote(value: str) -> str:
     """Return ``value`` as a quoted string of Hydra's grammar."""
-    text = value.replace("'", r"\'")
-    return f"'{text}'"
+    return "'" + value.replace("'", r"\'") + "'"

@@ -247,8 +247,7 @@ class Array:
                 raise BadInput(f"{MOST_DEATHS_IN_A_ROW} tasks in a row have died without a row")
             yield from self.submit([share] if share else [])
         except BadInput as error:
-            for case in share:
-                yield lost_row(case, f"{task.name} ended as {state}, and then {error}")
+            yield from (lost_row(case, f"{task.name} ended as {state}, and then {error}") for case in share)
 
 
 def _end_state(job: Any) -> str:

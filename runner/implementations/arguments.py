@@ -53,14 +53,10 @@ def launched(file: Path) -> dict[str, ast.Call]:
 
 def of_autotuned(file: Path) -> list[str]:
     """Return the meta-parameters of the autotuned kernels in ``file``: parameters annotated as constexpr."""
-    names: dict[str, None] = {}
-    for function in functions(file):
-        if "autotune" in decorators(function):
-            for parameter, _ in parameters(function):
-                if "constexpr" in ast.unparse(parameter.annotation or parameter):
-                    names[parameter.arg] = None
-            names |= dict.fromkeys(LAUNCH)
-    return list(names)
+    tuned = [function for function in functions(file) if "autotune" in decorators(function)]
+    every = [parameter for function in tuned for parameter, _ in parameters(function)]
+    meta = [each.arg for each in every if "constexpr" in ast.unparse(each.annotation or each)]
+    return list(dict.fromkeys([*meta, *LAUNCH])) if tuned else []
 
 
 def names(file: Path) -> set[str] | None:

@@ -67,9 +67,7 @@ def first_calls(
         with forgiven(), other_values(call, inputs), eagerly():  # sizes inside may depend on values
             first = _first_call(call, device, peak=peak)
     try:
-        columns: dict[str, Scalar] = {
-            name: max(value, first.get(name, value)) for name, value in _first_call(call, device, peak=peak).items()
-        }
+        later = _first_call(call, device, peak=peak)
     except BaseException:
         with suppress(Exception):  # the GPU may have failed for good
             inputs.note_changes()
@@ -77,6 +75,7 @@ def first_calls(
         raise
     inputs.note_changes()
     inputs.restore()
+    columns: dict[str, Scalar] = {name: max(value, first.get(name, value)) for name, value in later.items()}
     columns["mutates_inputs"] = changed = ranks.current.any(inputs.changed or inputs.replaces)
     if changed:
         call = replace(call, reset=in_turn(call.restore, inputs.restore))
