@@ -1,10 +1,10 @@
-"""Classes that all copies of a user's file have in common: enumerations, configurations, caches.
+"""Classes that all copies of a user's file have in common: enumerations, configurations.
 
 A worker imports a workload's file apart from its implementations. What ``inputs`` makes there must be of the class that
 an implementation knows by that name: ``isinstance(config, Config)``, ``config.act is Act.SILU``. A class is shared if
-all that it uses is the same in each copy: other such classes, imports and constants. Modules and functions of autograd
-are not shared, since users replace their methods. Where a case replaces one of a shared class, its worker ends. Nor is
-a class that is a cache, a counter or a registry: the reference would use what an implementation leaves in it.
+all that it uses is the same in each copy: other such classes, imports, constants and types. Modules and functions of
+autograd are not shared, since users replace their methods. Where a case replaces one of a shared class, its worker
+ends. Nor is a class that is a cache, a counter or a registry: the reference would use what an implementation leaves.
 """
 
 import ast
@@ -19,10 +19,10 @@ from ..tasks.syntax import constant
 from .arguments import global_names
 
 OF_TORCH = ("Module", "Function")  # bases
-EMPTY = re.compile(
-    r"\{\}|\[\]|(\w+\.)*(set|list|dict|deque|\w+[dD]ict|\w+Dictionary)\(\w*\)"
-)  # containers to be filled
-CACHED = re.compile(r"(functools\.)?(lru_)?cache(\(.*\))?")  # decorators
+# Sources of containers to be filled, of types such as torch.Tensor | None and TypeVar('T'), and of decorators
+EMPTY = re.compile(r"\{\}|\[\]|(\w+\.)*(set|list|dict|deque|\w+[dD]ict|\w+Dictionary)\(\w*\)")
+OF_TYPES = re.compile(r"[A-Za-z_][\w.]*([\[\], |]+[\w.]+)*\]*|(typing\.)?(TypeVar|ParamSpec)\('\w+'\)")
+CACHED = re.compile(r"(functools\.)?(lru_)?cache(\(.*\))?")
 
 _classes: dict[str, type] = {}  # by a digest of what defines them
 _methods: dict[type, dict[str, object]] = {}  # of these classes, as they were defined
@@ -59,9 +59,11 @@ def share_classes(tree: ast.Module, name: str, package: str) -> None:
     for node, (bound, _) in uses.items():
         for each in bound:
             makers.setdefault(each, []).append(node)
+        for each in [name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names]:
+            makers.setdefault(each, []).append(ast.Pass())  # a function sets it
 
     def used(node: ast.stmt) -> Iterator[ast.stmt]:
-        for each in sorted(uses[node][1]) if isinstance(node, ast.ClassDef) else ():
+        for each in sorted(uses[node][1]) if isinstance(node, ast.ClassDef | ast.Assign) else ():
             is_same = hasattr(builtins, each) and each != "globals" and not each.startswith("__")
             yield from makers.get(each, [] if is_same else [ast.Pass()])  # perhaps of an import *
 
@@ -96,6 +98,8 @@ def _is_fixed(node: ast.stmt) -> bool:
         case ast.Import() | ast.ImportFrom():
             return True
         case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value):
+            if isinstance(node, ast.Assign) and OF_TYPES.fullmatch(ast.unparse(value)):
+                return True
             with suppress(ValueError):
                 return not isinstance(constant(value), list)
     return False
@@ -105,6 +109,8 @@ def _keeps(cls: ast.ClassDef) -> bool:
     """Return whether ``cls`` is a cache, a counter or a registry: it has something of its own that calls change."""
     for part in ast.walk(cls):
         match part:
+            case ast.Global():
+                return True
             case ast.Attribute(ast.Name(name), ctx=ast.Store()) if name in ("cls", cls.name):
                 return True
             case ast.FunctionDef(decorator_list=decorators):

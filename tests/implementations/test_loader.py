@@ -284,17 +284,26 @@ def test_each_import_of_a_file_draws_the_same_numbers(tmp_path):
 
 
 CLASSES = """
-import enum, functools, torch
+import enum, functools, torch, typing
 from dataclasses import dataclass
 WIDTH: int = 2 * 64
+DEPTH = 1
+Weights = dict[str, torch.Tensor | None]
+T = typing.TypeVar("T")
 class Act(enum.Enum):
     SILU = 1
 @dataclass
-class Config:
+class Config(typing.Generic[T]):
     act: Act = Act.SILU
     width: int = WIDTH
+    weights: Weights | T = None
 ACT = Act.SILU
 def helper(x): return x
+def deeper():
+    global DEPTH
+    DEPTH = 2
+class Stack:
+    def depth(self): return DEPTH
 class Cache:
     def update(self, x): return helper(x)
 class Layer(torch.nn.Module):
@@ -338,7 +347,7 @@ def test_copies_of_a_file_share_the_classes_that_are_the_same_in_each(tmp_path):
     assert used.Base.__subclasses__() == [made.Derived]
     assert earlier.Lazy().name() == "revision"
     # Their methods call functions of their own copy, or may be replaced; or a call leaves something in the class.
-    for name in ("Cache", "Layer", "Wide", "Table", "Counter", "Root"):
+    for name in ("Cache", "Layer", "Wide", "Stack", "Table", "Counter", "Root"):
         assert getattr(made, name) is not getattr(used, name)
     file.write_text(CLASSES.replace("SILU = 1", "SILU = 2"))
     assert not loader.load_file(file, functions=("f",)).f(made.Config())
