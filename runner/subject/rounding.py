@@ -82,6 +82,13 @@ split_with_sizes_copy view_copy expand_copy permute_copy _conj_physical _unsafe_
 """
 COPIES = frozenset(_COPIES.split())
 
+# Functions of torch whose arguments autocast casts to 16 bits.
+_AUTOCAST = """
+matmul __matmul__ __rmatmul__ mm bmm mv addmm baddbmm addbmm addmv linear bilinear einsum multi_dot chain_matmul
+conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention
+"""
+AUTOCAST = frozenset(_AUTOCAST.split())
+
 # Operators of one kernel, which computes in float32 inside whatever the type of its result.
 _TOGETHER = """
 native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit _batch_norm_with_update
@@ -184,7 +191,8 @@ class _Operator(NamedTuple):
 class NominalTypes(TorchFunctionMode):
     """Makes ``x.dtype`` the type that x would have outside: a function may cast to float32, and back to that of x.
 
-    What a function of torch creates inside, such as the causal mask of attention, has the type of its arguments.
+    What a function of torch creates inside, such as the causal mask of attention, has the type of its arguments. Casts
+    as ``torch.autocast`` does, which leaves float64 as it is.
     """
 
     def __init__(self, rounding: Rounding) -> None:
@@ -195,9 +203,24 @@ class NominalTypes(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call ``func``."""
+        args, kwargs = self._cast(func, (args, kwargs or {}))
         with self._rounding.creating_for((args, kwargs)):
-            result = func(*args, **(kwargs or {}))
+            result = func(*args, **kwargs)
         return self._rounding.nominal(args[0]) if func == DTYPE and result == torch.float64 else result
+
+    def _cast(self, func: Any, arguments: Any) -> Any:
+        """Return ``arguments`` in the types that autocast, if it is on, gives them."""
+        name = getattr(func, "__name__", "")
+        is_loss = name.endswith("_loss") or "cross_entropy" in name
+        device = next((one.device.type for one in _floats(arguments)), "") if is_loss or name in AUTOCAST else ""
+        if not device or not torch.is_autocast_enabled(device):
+            return arguments
+        kind = torch.float32 if is_loss else torch.get_autocast_dtype(device)
+
+        def cast(one: Tensor) -> Tensor:
+            return one if not _is_float(one) or self._rounding.nominal(one) in (kind, torch.float64) else one.to(kind)
+
+        return tree_map_only(Tensor, cast, arguments)
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[misc]
@@ -331,6 +354,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             kwargs["dtype"] = torch.complex128
         given = _floats((args, kwargs))
         kind = requested or self._kind(given, args, mutable)
+        if name in PRODUCTS and torch._C._current_graph_task_id() >= 0:  # a backward, of a cast that left float64
+            kind = min(map(self.nominal, given), key=lambda one: (one.itemsize, -UNIT[one]))
         rounds = self._rounds(func, name, kind, args)
         if self.noise is not None and not self._inside:
             args = self._noisy_arguments(name, kind, args, written) if rounds else args
@@ -376,9 +401,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             out = out - y * self.noise.add(torch.zeros_like(std), std)
         return out
 
-    def _is_wide(self, tensor: Tensor) -> bool:
-        """Return whether a case of 16 bits computes ``tensor`` in float32."""
-        return self.kind.itemsize == 2 and self.nominal(tensor) == torch.float32 and bool(self.writers(tensor))
+    def _is_wide(self, tensor: Tensor, kind: torch.dtype | None = None) -> bool:
+        """Return whether a case, or a product, of 16 bits computes ``tensor`` in float32."""
+        is_narrow = (kind or self.kind).itemsize == 2
+        return is_narrow and self.nominal(tensor) == torch.float32 and bool(self.writers(tensor))
 
     def _reordered(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
         """Return ``out`` with the indices of a call in which numbers that round to the same have another order."""
@@ -438,8 +464,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if name in PRODUCTS:
             first, truncates = PRODUCTS[name], name in self.tf32 and kind == torch.float32
             truncated = 1 + TF32 * noise.one() if truncates else None  # hardware may cut bits off, with one sign
-            factors = tree_map_only(Tensor, lambda factor: self._of_product(factor, truncated), list(args[first:]))
-            args = [*args[:first], *factors]
+            factors = list(args[first:])
+            args = [*args[:first], *tree_map_only(Tensor, lambda one: self._of_product(one, truncated, kind), factors)]
         if name == "sum" and (known := self._outer.get(_storage(args[0]))):
             shape, repeated, wide = known
             dims = args[1] if len(args) > 1 and args[1] else range(len(shape))
@@ -450,20 +476,21 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             args = [self._shaken(arg) if isinstance(arg, Tensor) and arg.dim() > 1 else arg for arg in args]
         return args
 
-    def _of_product(self, factor: Tensor, truncated: float | None) -> Tensor:
+    def _of_product(self, factor: Tensor, truncated: float | None, kind: torch.dtype) -> Tensor:
         """Return a factor of a product as tensor cores take it: in TF32 if that scales it by ``truncated``.
 
-        In a case of 16 bits, they take factors of 16 bits. So what the function computes in float32 may be rounded, as
-        the weights of flash attention are, but no argument in float32.
+        In a case or a product (``kind``) of 16 bits, they take factors of 16 bits. So what the function computes in
+        float32 may be rounded, as the weights of flash attention are, but no argument in float32.
         """
         if (noise := self.noise) is None or not _is_float(factor):
             return factor
         if truncated:
             return _of_memory(factor, lambda memory: noise.scale(memory * truncated, OF_UNIFORM * TF32))
-        if not self._is_wide(factor):
+        kind = min(kind, self.kind, key=lambda one: one.itemsize)
+        if not self._is_wide(factor, kind):
             return factor
-        unit = OF_UNIFORM * UNIT[self.kind]
-        return _of_memory(factor, lambda memory: _kept(memory, noise.scale(memory.clone(), unit), self.kind))
+        unit = OF_UNIFORM * UNIT[kind]
+        return _of_memory(factor, lambda memory: _kept(memory, noise.scale(memory.clone(), unit), kind))
 
     def _note_factors(self, op: _Operator, out: Tensor) -> None:
         """Note the dimensions along which factors of a new ``a * b`` repeat, and how many factors are wide.

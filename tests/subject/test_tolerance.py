@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -1239,6 +1240,33 @@ def test_gradients_of_flash_attention_are_right_where_a_reference_computes_in_fl
     assert judge.check((y, dq, dk, dv)).correct
     for wrong in ((y, dq * 1.02, dk, dv), (y, dq, dk, dv.roll(1, -2)), (y, dk, dq, dv)):
         assert not judge.check(wrong).correct
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_products_of_float32_under_autocast_have_16_bits_as_autocast_gives_them(dtype):
+    torch.manual_seed(0)
+    inputs = torch.randn(48, 64), torch.randn(96, 64) / 8, torch.randn(80, 96) / 10
+    labels = torch.randint(0, 80, (48,))
+
+    def loss(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", dtype):
+            y = F.linear(F.gelu(F.linear(x, a)), b)
+            return F.cross_entropy(y, labels), y
+
+    def fused(hidden: torch.dtype, x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        x, a, b = (one.to(dtype).float() for one in (x, a, b))
+        y = F.gelu(x @ a.mT).to(hidden).float() @ b.mT  # what autocast keeps in 16 bits stays in float32
+        return F.cross_entropy(y, labels), y.to(dtype)
+
+    function = WithGradients(loss, outputs=True)
+    judge = Judge(function, inputs)
+    assert not judge.refused
+    own = function(*inputs)
+    for right in (own, function.of(partial(fused, dtype), inputs, {})):
+        assert judge.check(right).correct
+    for wrong in (own[2] * 1.02, own[2].roll(1, -1)):
+        assert not judge.check((*own[:2], wrong, *own[3:])).correct
+    assert not judge.check(function.of(partial(fused, torch.float8_e5m2), inputs, {})).correct
 
 
 def test_terms_of_sums_that_are_no_product_of_matrices_stay_in_float32():
