@@ -391,11 +391,8 @@ class Comparison(Sequence[Compared]):
         found = [*footnotes(self.lines, names), *row_notes([line.row for line in self.lines], names)]
         said = dict.fromkeys(str(line.row.metrics.get("tolerance") or "") for line in self.lines)
         found += [f"checked against the reference; tolerance: {tolerance}" for tolerance in said if tolerance]
-        found += [
-            f"{names.case(line.row.case)}: {note}"
-            for line in self.lines
-            if (note := line.row.metrics.get("instrument_note"))
-        ]
+        noted = ((names.case(line.row.case), line.row.metrics.get("instrument_note")) for line in self.lines)
+        found += [f"{case}: {note}" for case, note in noted if note]
         return found
 
     def _repr_html_(self) -> str:

@@ -23,17 +23,11 @@ TARGET_PCT = 0.5  # half-width of the interval that the first ones aim at; each 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
-    group = parser.getgroup("runner", "timing with kernel-runner")
-    group.addoption(
-        "--runner-html", metavar="PAGE", help="write a page of all that the fixtures compared (not beside xdist's -n)"
-    )
-    group.addoption("--runner-save", action="store_true", help="save each result of the fixtures as a run")
-    group.addoption(
-        "--runner-output-dir", metavar="FOLDER", default="outputs", help="of these runs, by default outputs"
-    )
-    group.addoption(
-        "--runner-cpu", action="store_true", help="run tests with these fixtures where there is no GPU, on CPU tensors"
-    )
+    add = parser.getgroup("runner", "timing with kernel-runner").addoption
+    add("--runner-html", metavar="PAGE", help="write a page of all that the fixtures compared (not beside xdist's -n)")
+    add("--runner-save", action="store_true", help="save each result of the fixtures as a run")
+    add("--runner-output-dir", metavar="FOLDER", default="outputs", help="of these runs, by default outputs")
+    add("--runner-cpu", action="store_true", help="run tests with these fixtures where there is no GPU, on CPU tensors")
 
 
 def pytest_configure(config: pytest.Config) -> None:

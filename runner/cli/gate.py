@@ -51,12 +51,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(
-        "gate",
-        __doc__,
-        ("overrides",),
-        usage="--against REV [OVERRIDE...] [options] | --baseline RUN RUN2 [output_dir=FOLDER]",
-    )
+    usage = "--against REV [OVERRIDE...] [options] | --baseline RUN RUN2 [output_dir=FOLDER]"
+    parser = Parser("gate", __doc__, ("overrides",), usage=usage)
     side = parser.add_mutually_exclusive_group()
     side.add_argument("--against", metavar="REV", help="git revision to compare the working tree with")
     side.add_argument("--baseline", nargs=2, metavar=("RUN", "RUN2"), help="folders of two runs, or last")

@@ -130,11 +130,8 @@ def peaks_of(points: Sequence[RooflinePoint]) -> Peaks:
 
     def peaks(bound: str, rate: str, factor: float) -> dict[float, float]:
         lines = [(point.line, point.peak_pct) for point in points if (point.line.value("bound") or "memory") == bound]
-        return {
-            line.value("bytes_min") or 0.0: 100 * line.value(rate) * factor / percent
-            for line, percent in lines
-            if percent and line.value(rate)
-        }
+        known = [(line, percent) for line, percent in lines if percent and line.value(rate)]
+        return {line.value("bytes_min") or 0.0: 100 * line.value(rate) * factor / percent for line, percent in known}
 
     memory, compute = peaks("memory", "gbps", 1e9), peaks("compute", "tflops", 1e12)
     return Peaks(memory[max(memory)] if memory else None, median(compute.values()) if compute else None)

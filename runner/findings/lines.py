@@ -98,11 +98,8 @@ def derive_lines(
     unfinished = {case.problem for case in missing}
     # All comparisons of the table together.
     words = iter(statistics.words([ratio for problem in problems for ratio in problem.ratios.values()]))
-    return [
-        line
-        for problem in problems
-        for line in problem.judged(dict(zip(problem.ratios, words, strict=False)), unfinished)
-    ]
+    judged = (problem.judged(dict(zip(problem.ratios, words, strict=False)), unfinished) for problem in problems)
+    return [line for lines in judged for line in lines]
 
 
 class _Problem:

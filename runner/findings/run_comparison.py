@@ -112,11 +112,8 @@ def compare_values(run: Run, field: str, reference: str | None = None) -> list[R
     comparisons = _judged(first, list(sides.values()))
     if not any(comparison.pairs for comparison in comparisons):
         raise BadInput(f"--by {field}: no two cases with a time differ in {name} alone")
-    without = [
-        Pair(*run.names.parts(rows[0].case), merge_replicas(rows), doubt=f"no field {name}")
-        for rows in every
-        if name not in rows[0].case.flat
-    ]
+    others = [merge_replicas(rows) for rows in every if name not in rows[0].case.flat]
+    without = [Pair(*run.names.parts(row.case), row, doubt=f"no field {name}") for row in others]
     return [replace(comparisons[0], left_out=[*comparisons[0].left_out, *without]), *comparisons[1:]]
 
 

@@ -91,12 +91,8 @@ def judge(contest: Contest, rows: Sequence[Row], rounds: Sequence[PairedRounds])
         elif row.case.key not in dropped:
             in_race = raced.get(row.case.key)
             left.append((fmean(in_race.batches_us[row.case.key]) if in_race else row.time_us or math.inf, case))
-    return replace(
-        contest,
-        left=tuple(case for _, case in left),
-        fastest=min(left, key=itemgetter(0))[1] if left else None,
-        failed=tuple(failed),
-    )
+    fastest = min(left, key=itemgetter(0))[1] if left else None
+    return replace(contest, left=tuple(case for _, case in left), fastest=fastest, failed=tuple(failed))
 
 
 def confirm(contest: Contest, processes: int, rows: Sequence[Row], rounds: Sequence[PairedRounds]) -> Contest:

@@ -141,11 +141,9 @@ class Session:
 
         Return new rows for cases whose outputs were wrong in the rounds. They replace the earlier rows.
         """
-        corrected = [
-            self._contents.rows[key].found_wrong(f"in the paired rounds: {reason}")
-            for key, reason in rounds.wrong.items()
-            if key in self._contents.rows
-        ]
+        known = self._contents.rows
+        wrong = {key: f"in the paired rounds: {reason}" for key, reason in rounds.wrong.items() if key in known}
+        corrected = [known[key].found_wrong(reason) for key, reason in wrong.items()]
         for row in corrected:
             self.rows = [other for other in self.rows if other.case.key != row.case.key]
             self._add(row)

@@ -69,13 +69,8 @@ def class_of(file: OwnFile) -> type[OwnFields]:
 
 @lru_cache(maxsize=256)
 def _class_of(path: str, fields: tuple[tuple[str, Any, Any], ...]) -> type[OwnFields]:
-    return make_dataclass(
-        "OwnFields",
-        [(name, kind, field(default=default)) for name, kind, default in fields],
-        bases=(OwnFields,),
-        frozen=True,
-        kw_only=True,
-    )
+    own = [(name, kind, field(default=default)) for name, kind, default in fields]
+    return make_dataclass("OwnFields", own, bases=(OwnFields,), frozen=True, kw_only=True)
 
 
 def _rule(name: str, value: Any, file: OwnFile) -> Any:
