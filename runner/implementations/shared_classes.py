@@ -107,16 +107,16 @@ def _is_fixed(node: ast.stmt) -> bool:
 
 def _keeps(cls: ast.ClassDef) -> bool:
     """Return whether ``cls`` is a cache, a counter or a registry: it has something of its own that calls change."""
-    for part in ast.walk(cls):
-        match part:
-            case ast.Global():
-                return True
-            case ast.Attribute(ast.Name(name), ctx=ast.Store()) if name in ("cls", cls.name):
-                return True
-            case ast.FunctionDef(decorator_list=decorators):
-                if any(CACHED.fullmatch(ast.unparse(each)) for each in decorators):
-                    return True
-            case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value) if part in cls.body:
-                if EMPTY.fullmatch(ast.unparse(value)):
-                    return True
-    return False
+    parts = [*ast.walk(cls)]
+    values = [
+        ast.unparse(each.value) for each in cls.body if isinstance(each, ast.Assign | ast.AnnAssign) and each.value
+    ]
+    decorators = [
+        ast.unparse(each) for part in parts if isinstance(part, ast.FunctionDef) for each in part.decorator_list
+    ]
+    stores = [part for part in parts if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)]
+    is_set = not {"cls", "type(self)", "self.__class__", cls.name}.isdisjoint(
+        ast.unparse(each.value) for each in stores
+    )
+    is_filled = any(map(EMPTY.fullmatch, values)) or any(map(CACHED.fullmatch, decorators))
+    return is_set or is_filled or any(isinstance(part, ast.Global) for part in parts)

@@ -312,7 +312,7 @@ class Wide(Layer): pass
 class Table:
     rows = {}
 class Counter:
-    def __init__(self): Counter.made = 1
+    def __init__(self): type(self).made = 1
 class Root:
     @functools.cache
     def of(x): return x ** 0.5
