@@ -86,6 +86,7 @@ COPIES = frozenset(_COPIES.split())
 _AUTOCAST = """
 matmul __matmul__ __rmatmul__ mm bmm mv addmm baddbmm addbmm addmv linear bilinear einsum multi_dot chain_matmul
 conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention
+multi_head_attention_forward
 """
 AUTOCAST = frozenset(_AUTOCAST.split())
 

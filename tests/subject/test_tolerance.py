@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -1267,6 +1268,22 @@ def test_products_of_float32_under_autocast_have_16_bits_as_autocast_gives_them(
     for wrong in (own[2] * 1.02, own[2].roll(1, -1)):
         assert not judge.check((*own[:2], wrong, *own[3:])).correct
     assert not judge.check(function.of(partial(fused, torch.float8_e5m2), inputs, {})).correct
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_multihead_attention_under_autocast_may_keep_what_it_computes_in_float32(dtype):
+    torch.manual_seed(0)
+    attention, x = torch.nn.MultiheadAttention(32, 2, batch_first=True), torch.randn(2, 24, 32)
+
+    def reference(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype):
+            return attention(x, x, x, need_weights=False)[0].to(dtype)
+
+    judge = Judge(reference, (x,))
+    rounded = deepcopy(attention).to(dtype).float()
+    right = rounded(*[x.to(dtype).float()] * 3, need_weights=False)[0]
+    assert judge.check(right.to(dtype)).correct
+    assert not judge.check((right * 1.02).to(dtype)).correct
 
 
 def test_terms_of_sums_that_are_no_product_of_matrices_stay_in_float32():
