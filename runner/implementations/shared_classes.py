@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ..records.grouping import reachable
-from ..tasks.syntax import constant
+from ..tasks.syntax import assigned, constant, decorators
 from .arguments import global_names
 
 OF_TORCH = ("Module", "Function")  # bases
-# Sources of containers to be filled, of types such as torch.Tensor | None and TypeVar('T'), and of decorators
+# Sources of containers to be filled, and of types such as torch.Tensor | None and TypeVar('T')
 EMPTY = re.compile(r"\{\}|\[\]|(\w+\.)*(set|list|dict|deque|\w+[dD]ict|\w+Dictionary)\(\w*\)")
 OF_TYPES = re.compile(r"[A-Za-z_][\w.]*([\[\], |]+[\w.]+)*\]*|(typing\.)?(TypeVar|ParamSpec)\('\w+'\)")
-CACHED = re.compile(r"(functools\.)?(lru_)?cache(\(.*\))?")
+CACHED = {"cache", "lru_cache"}  # decorators
 
 _classes: dict[str, type] = {}  # by a digest of what defines them
 _methods: dict[type, dict[str, object]] = {}  # of these classes, as they were defined
@@ -36,7 +36,7 @@ def shared(digest: str, cls: type | None = None) -> type:
 
 
 def replaced_methods() -> list[str]:
-    """Return the names of methods of shared classes that are not as they were, such as ``Cache.update``."""
+    """Return the names of methods of shared classes that are not as they were, such as ``Config.scale``."""
     names = []
     for cls, were in _methods.items():
         now = _methods_of(cls)
@@ -67,27 +67,35 @@ def share_classes(tree: ast.Module, name: str, package: str) -> None:
             is_same = hasattr(builtins, each) and each != "globals" and not each.startswith("__")
             yield from makers.get(each, [] if is_same else [ast.Pass()])  # perhaps of an import *
 
-    for place, node in reversed([*enumerate(tree.body, 1)]):
+    def digest_of(node: ast.stmt) -> str:
+        """Return the digest of what defines a class that is shared; "" for another statement."""
         starts: list[ast.stmt] = [node]
         if not isinstance(node, ast.ClassDef) or makers[node.name] != [node]:
-            continue
-        if all(map(_is_fixed, reached := reachable(starts, used))):
-            # The package says what they import.
-            is_relative = any(getattr(part, "level", 0) for each in reached for part in ast.walk(each))
-            text = "".join([name, package * is_relative, *map(ast.dump, reached)])
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            call = f"{node.name} = __import__({__name__!r}, fromlist=['shared']).shared({digest!r}, "
-            if digest in _classes:  # not defined again, as one more of Base.__subclasses__()
-                known.add(node.name)
-                tree.body[place - 1 : place] = ast.parse(f"{call})").body
-            else:
-                tree.body[place:place] = ast.parse(f"{call}{node.name})").body
-    for node, (_, read) in uses.items():
-        # A library takes a class once: torch.export.register_dataclass(Output)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and read & known:
-            by = makers.get(ast.unparse(node.value.func).partition(".")[0], [])
-            if by and all(isinstance(maker, ast.Import | ast.ImportFrom) for maker in by):
-                tree.body.remove(node)
+            return ""
+        if not all(map(_is_fixed, reached := reachable(starts, used))):
+            return ""
+        # The package says what they import.
+        is_relative = any(getattr(part, "level", 0) for each in reached for part in ast.walk(each))
+        text = "".join([name, package * is_relative, *map(ast.dump, reached)])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def is_done(node: ast.stmt) -> bool:
+        """Return whether an imported function gets a known class: torch.export.register_dataclass takes it once."""
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call) or known.isdisjoint(uses[node][1]):
+            return False
+        by = makers.get(ast.unparse(node.value.func).partition(".")[0], [])
+        return bool(by) and all(isinstance(maker, ast.Import | ast.ImportFrom) for maker in by)
+
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        digest = digest_of(node)
+        if digest not in _classes:  # else it is not defined again, as one more of Base.__subclasses__()
+            body.append(node)
+        if digest and isinstance(node, ast.ClassDef):
+            known |= {node.name} if digest in _classes else set()
+            words = repr(digest) if digest in _classes else f"{digest!r}, {node.name}"
+            body += ast.parse(f"{node.name} = __import__({__name__!r}, fromlist=['shared']).shared({words})").body
+    tree.body = [node for node in body if not is_done(node)]
 
 
 def _is_fixed(node: ast.stmt) -> bool:
@@ -108,15 +116,10 @@ def _is_fixed(node: ast.stmt) -> bool:
 def _keeps(cls: ast.ClassDef) -> bool:
     """Return whether ``cls`` is a cache, a counter or a registry: it has something of its own that calls change."""
     parts = [*ast.walk(cls)]
-    values = [
-        ast.unparse(each.value) for each in cls.body if isinstance(each, ast.Assign | ast.AnnAssign) and each.value
-    ]
-    decorators = [
-        ast.unparse(each) for part in parts if isinstance(part, ast.FunctionDef) for each in part.decorator_list
-    ]
+    values = [ast.unparse(value) for node in cls.body for _, value in assigned(node) if value]
+    is_filled = any(map(EMPTY.fullmatch, values))
+    is_cached = any(decorators(part) & CACHED for part in parts if isinstance(part, ast.FunctionDef))
     stores = [part for part in parts if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)]
-    is_set = not {"cls", "type(self)", "self.__class__", cls.name}.isdisjoint(
-        ast.unparse(each.value) for each in stores
-    )
-    is_filled = any(map(EMPTY.fullmatch, values)) or any(map(CACHED.fullmatch, decorators))
-    return is_set or is_filled or any(isinstance(part, ast.Global) for part in parts)
+    owners = {"cls", "type(self)", "self.__class__", cls.name}
+    is_set = not owners.isdisjoint(ast.unparse(each.value) for each in stores)
+    return is_filled or is_cached or is_set or any(isinstance(part, ast.Global) for part in parts)
