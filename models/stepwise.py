@@ -21,7 +21,7 @@ from .workload import UNIT, DType
 
 RUNS, DEVIATIONS = 16, 4.0  # see ``Stepwise``
 NOISE = 8.0  # roundings, in float32; of larger ones 4, which cut off enough
-TIPPED, CAP = 1 / 16, 0.1
+TIPPED, CAP = 1 / 16, 0.1  # share of the numbers of a tensor, and of its largest change: see ``Stepwise``
 MANY = 256  # numbers of a tensor from which on they have a factor in common that is known better than each
 
 Step = Callable[[int, bool, Sequence[Tensor]], Sequence[Tensor]]  # number, in float64?, parameters → those after it
@@ -46,8 +46,8 @@ class Stepwise(Outputs):
     change of a parameter may differ from the exact one by ``DEVIATIONS`` root mean squares, of its own and of its
     tensor, and by two roundings of the stored parameter. A factor that all changes of a large tensor have in common may
     differ from 1 by as many times the largest difference of a run, or by as much as independent errors at half of
-    their limits would give: a ReLU that tips moves all numbers of a filter at once. Where a large gradient passes, it
-    moves them by more than any of the runs has shown. So one number in ``1 / TIPPED`` may be beyond its limit, by up
+    their limits would give: a ReLU that tips moves all numbers of a filter at once. Where the gradient is large, it
+    moves them further than any of the runs did. So the share ``TIPPED`` of the numbers may exceed their limits, by up
     to ``CAP`` of the largest change.
     """
 

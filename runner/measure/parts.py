@@ -25,7 +25,8 @@ COLUMNS = {f"{part}_us": Column("us", f"{text}, in one step of training", "lower
 class Parts:
     """Times of the parts, from the beginning of each to the beginning of the next.
 
-    ``calls`` are divided into parts, and as many are not, or as many more as fit into ``least_s`` seconds.
+    At least ``calls`` calls are divided into parts, and as many are not. They go on until ``least_s`` seconds have
+    passed.
     """
 
     calls: Annotated[int, "at least 1"]

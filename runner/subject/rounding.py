@@ -355,7 +355,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             kwargs["dtype"] = torch.complex128
         given = _floats((args, kwargs))
         kind = requested or self._kind(given, args, mutable)
-        if name in PRODUCTS and torch._C._current_graph_task_id() >= 0:  # a backward, of a cast that left float64
+        if name in PRODUCTS and torch._C._current_graph_task_id() >= 0:  # in a backward: autograd would cast there
             kind = min(map(self.nominal, given), key=lambda one: (one.itemsize, -UNIT[one]))
         rounds = self._rounds(func, name, kind, args)
         if self.noise is not None and not self._inside:
@@ -491,7 +491,11 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if not self._is_wide(factor, kind):
             return factor
         unit = OF_UNIFORM * UNIT[kind]
-        return _of_memory(factor, lambda memory: _kept(memory, noise.scale(memory.clone(), unit), kind))
+
+        def rounded(memory: Tensor) -> Tensor:
+            return memory.where(memory == memory.to(kind), noise.scale(memory.clone(), unit))
+
+        return _of_memory(factor, rounded)
 
     def _note_factors(self, op: _Operator, out: Tensor) -> None:
         """Note the dimensions along which factors of a new ``a * b`` repeat, and how many factors are wide.
@@ -559,8 +563,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
                 else:
                     self.noise.scale(tensor, unit * ROUNDINGS.get(name, 1.0))
                 if exact is not None:  # positions and their multiples, such as arange(n) / 2, need no rounding
-                    tensor.copy_(_kept(exact, tensor, kind))
-                    if torch.equal(exact, exact.to(kind)):
+                    fits = exact == exact.to(kind)
+                    tensor.copy_(exact.where(fits, tensor))
+                    if fits.all():
                         self._bare.pop(where, None)
 
     def _sum(self, op: _Operator, tensor: Tensor, unit: float) -> None:
@@ -603,11 +608,6 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
             if name in PRODUCTS and unit > self._accumulated:  # torch lets cuBLAS round partial sums
                 partial = OF_UNIFORM * unit * math.sqrt(max(1, _taps(name, op.args, place) / 2)) * squares.sqrt()
         return self._accumulated * math.sqrt(terms) * variance.sqrt() + partial
-
-
-def _kept(exact: Tensor, noisy: Tensor, kind: torch.dtype) -> Tensor:
-    """Return ``noisy`` with those of ``exact`` that ``kind`` has."""
-    return exact.where(exact == exact.to(kind), noisy)
 
 
 def _counts(tensor: Tensor) -> bool:

@@ -82,7 +82,7 @@ class ProblemState:
 
     @property
     def expected_now(self) -> Callable[[], Outputs]:
-        """What returns the expected outputs for the values that the inputs hold when it is called."""
+        """A function that returns the expected outputs for the values that the inputs hold when it is called."""
         self._now = None if self.low_memory else self._now or remembered(self._compute_expected, self.inputs())
         return self._now or self._compute_expected
 

@@ -52,7 +52,10 @@ class ProcessState:
         return changed
 
     def computes_otherwise(self, before: ProcessState) -> bool:
-        """Return whether torch, or a reference, may compute other numbers than ``before``: it cannot judge outputs."""
+        """Return whether torch or a reference may compute other numbers than ``before``.
+
+        Then this process cannot judge outputs.
+        """
         names = self._changed_values(before)
         functions = [name for name in names if name in REPLACEABLE and name.startswith("torch")]
         changed = [*functions, *(name for name in names if name in NUMERIC or name.startswith((METHOD, SHARED)))]
